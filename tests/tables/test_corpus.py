@@ -1,15 +1,18 @@
 """Tables as people write them, read as a person would. Oracle: what their writers say is right."""
 
 import re
+import shlex
 
 import pytest
 from corpus_runner import AFTER_ONE, AT_ONCE, CRASH, MUTE, WRONG, run, shares
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_pictures import states
+from typed import run as run_verb
 
-from labelwise.errors import QuestionError
-from labelwise.tables import load
+from labelwise.base.yaml_values import read_yaml
+from labelwise.errors import DataError, QuestionError
+from labelwise.tables import describe, load, stratified_split
 
 
 def test_no_table_of_the_corpus_is_misread():
@@ -70,3 +73,57 @@ def test_each_remedy_is_shown_with_the_labels_it_gives(folder, cell):
     first, *ways = str(caught.value).split("\n")
     assert first.startswith(f"t.csv: the table can be read in {len(ways)} ways")
     assert all(re.search(r"a\.jpg = dog; b\.jpg = .*: `--set .*`$", way) for way in ways)
+
+
+def rows_of(table):
+    pairs = zip(table.ids, range(len(table)), strict=True)
+    return {name: {table.space.names[k] for k in table.present.row(row)} for name, row in pairs}
+
+
+def test_rows_of_one_photo_are_joined(folder):
+    """Oracle: the sets by hand; a label that one row knows to be absent is known."""
+    file = folder.text("t.csv", "path,label\na.jpg,dog\nb.jpg,cat\na.jpg,cat\n")
+    with pytest.raises(DataError, match="`--duplicates join`"):
+        load(file, check_files=False)
+    table = load(file, check_files=False, duplicates="join")
+    assert rows_of(table) == {"a.jpg": {"dog", "cat"}, "b.jpg": {"cat"}}
+    hot = folder.text("h.csv", "path,dog,cat\na.jpg,1,\na.jpg,,0\nb.jpg,,\n")
+    assert states(load(hot, check_files=False, duplicates="join")) == ["10", "??"]
+
+
+@pytest.mark.parametrize(
+    ("sites", "parts"), [(5, "train val test"), (3, "train val test"), (2, "")]
+)
+def test_a_split_by_groups_has_every_part_or_says_why_not(folder, sites, parts):
+    lines = [f"{n}.jpg,dog|l{n % 3},site {n % sites}" for n in range(30)]
+    file = folder.text("t.csv", "\n".join(["path,labels,group", *lines]))
+    table = load(file, check_files=False)
+    if not parts:
+        with pytest.raises(DataError, match=r"2 groups cannot be divided into 3 parts.*--shares"):
+            stratified_split(table, by_content=False)
+        return
+    made = stratified_split(table, by_content=False)
+    assert [*made.split_sizes()] == parts.split()
+    assert len({*zip(made.group, made.split.tolist(), strict=True)}) == sites
+
+
+def test_a_label_without_training_photos_is_named(folder):
+    file = folder.text("t.csv", "path,labels,split\na.jpg,dog,train\nb.jpg,cat,test\n")
+    table = load(file, check_files=False)
+    assert "no photo in train has the label 'cat': a model cannot learn it" in describe(table).notes
+
+
+def test_the_settings_that_describe_writes_reproduce_the_reading(folder):
+    folder.pictures("a.jpg", "b.jpg", "c.jpg")
+    text = "Datei;Arten;Ort\na.jpg;Fuchs/Reh;x\nb.jpg;?;y\nc.jpg;Reh;z\nc.jpg;Reh;z\n"
+    file = folder.text("t.csv", text)
+    settings, how = folder.path / "s.yaml", ["--set", 'means_unknown=["?"]', "--set", "separator=/"]
+    shown = run_verb("data", "describe", file, *how, "--duplicates", "drop", "--settings", settings)
+    assert shown.exit_code == 0, shown.exception
+    again = load(file, **read_yaml(settings)["data_options"])
+    assert states(again) == ["11", "??", "01"]
+    told = re.search("Next: labelwise (data split .*)", shown.output)[1]
+    out = folder.path / "split.csv"
+    words = [str(out) if word == "split.csv" else word for word in shlex.split(told)]
+    result = run_verb(*words, "--shares", "train=.5,test=.5")
+    assert result.exit_code == 0, result.exception

@@ -70,6 +70,9 @@ def describe_table(
     taxonomy: TaxonomyFile = None,
     strict: Strict = False,
     every: Annotated[bool, option("--all", help="Show every row.")] = False,
+    settings: Annotated[
+        Path | None, option("--settings", help="Write how it is read, for train --settings.")
+    ] = None,
     as_json: Json = False,
     assign: Assign = None,
     skip_missing: SkipMissing = False,
@@ -77,12 +80,15 @@ def describe_table(
     duplicates: Duplicates = None,
     extension: Extension = None,
 ) -> None:
-    """Show how often labels occur, alone and in pairs.
+    """Show how a table is read, and how often labels occur, alone and in pairs.
 
     Also labels per image, images without any, and the share of unknown entries. --strict fails if
     a known data set is not complete, or an image cannot be read.
     """
     with before_writing():
+        from yaml import safe_dump
+
+        from labelwise.base.files import write_text
         from labelwise.tables.checks import (
             count_mismatches,
             describe,
@@ -92,6 +98,7 @@ def describe_table(
             without_unreadable,
         )
         from labelwise.tables.load import GENERATED, find_parts
+        from labelwise.tables.tabular import examples
     table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension, quiet=True)
     broken = []
     if content:
@@ -124,8 +131,25 @@ def describe_table(
                 say(f"  {image.reason}")
             if len(broken) > LABELS_SHOWN and not every:
                 say(f"  ... and {len(broken) - LABELS_SHOWN:,} more (--all shows them)")
-        split = [] if description.splits else [f"data split {quoted(source)} -o split.csv"]
-        next_steps(*split, f"train {quoted(source)}")
+        say()
+        show_table(("photo", "read as"), examples(table))
+        more = "".join(f" --set {quoted(option)}" for option in assign or ())
+        flags = (skip_missing, " --skip-missing"), (skip_broken, " --skip-broken")
+        more += "".join(flag for given, flag in flags if given)
+        extra = f" --extension {quoted(extension)}" if extension else ""
+        extra += f" --duplicates {duplicates}" if duplicates else ""
+        if settings is not None:
+            options = {**table.reading, **({"duplicates": duplicates} if duplicates else {})}
+            how_read = {"data": source, "data_options": options, "skip_missing": skip_missing}
+            write_text(settings, safe_dump(how_read, sort_keys=False, allow_unicode=True))
+            say(f"wrote {settings}: how {source} is read")
+        split = f"data split {quoted(source)}{more}{extra} -o split.csv"
+        train = f"train {quoted(source)}{more}"
+        if settings is not None:
+            train = f"train --settings {quoted(settings)}"
+        elif extra:
+            train = "train split.csv" if not description.splits else ""
+        next_steps(*([] if description.splits else [split]), *([train] if train else []))
     if strict and mismatches:
         raise DataError(f"{table.name}: {'; '.join(mismatches)}")
     if strict and broken:
@@ -191,6 +215,7 @@ def split_table(
     export(parted, Path(out))
     sizes = parted.split_sizes()
     say(f"wrote {out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")
+    tell(*parted.notes[len(table.notes) :])
     caution(few_test_photos(sizes.get("test", 0)))
     next_steps(f"train {quoted(out)}")
 

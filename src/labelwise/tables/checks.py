@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from labelwise.base.names import Names
 from labelwise.base.storage import LocalStorage, is_uri
-from labelwise.base.text import counted
+from labelwise.base.text import counted, listed
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
 from labelwise.pictures.multiband import is_band_folder
@@ -97,6 +97,7 @@ def describe(table: LabelTable) -> Description:
         soft = f"{len(table.soft.shares):,} labels are soft, a share between 0 and 1"
         notes.append(f"{soft}; they count as present above one half")
     notes += _spelling_note(labels)
+    notes += without_training_photos(table)
     try:
         reject_divided_groups(table)
     except DataError as error:
@@ -117,6 +118,18 @@ def describe(table: LabelTable) -> Description:
         never_present=[label.name for label in labels if not label.present],
         notes=notes,
     )
+
+
+def without_training_photos(table: LabelTable) -> list[str]:
+    """Return a sentence that names the labels which no photo in train has, if there are any."""
+    if table.split is None or "train" not in table.split:
+        return []
+    counts = table.subset(table.split == "train").present.counts()
+    lacking = [repr(table.space.names[label]) for label in np.flatnonzero(counts == 0).tolist()]
+    if not lacking:
+        return []
+    has = "the label" if len(lacking) == 1 else f"the {len(lacking):,} labels"
+    return [f"no photo in train has {has} {listed(lacking, 10)}: a model cannot learn it"]
 
 
 def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int | None) -> list[str]:

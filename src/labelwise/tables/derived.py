@@ -34,7 +34,7 @@ from labelwise.pictures.duplicates import (
     compared_groups,
     look_of,
 )
-from labelwise.tables.checks import content_codes
+from labelwise.tables.checks import content_codes, without_training_photos
 from labelwise.tables.table import BLOCK, SPLITS, LabelSets, LabelTable, SoftLabels
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, Taxonomy
 from labelwise.types import LabelSpace
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 Values = NDArray[Any]
 Mask = NDArray[np.bool_]
+FAR_FROM_WANTED = 0.05  # of the photos; a split by groups that is further off says so
 BY_CHANCE = "hiding or flipping labels is for those that are 0 or 1"
 
 
@@ -378,8 +379,45 @@ def stratified_split(
     rarest = np.minimum.reduceat(totals[items.indices], items.indptr[:-1])
     sizes = np.add.reduceat(items.data, items.indptr[:-1])
     order = np.lexsort((np.random.default_rng(seed).permutation(items.shape[0]), -sizes, rarest))
+    if items.shape[0] < len(wanted):
+        count = counted(items.shape[0], "group")
+        raise DataError(
+            f"{table.name}: {count} cannot be divided into {len(wanted)} parts, for photos of one "
+            "group (and equal photos) stay together; ask for fewer parts with --shares"
+        )
     chosen = _deal(items, totals, order, list(wanted.values()))
-    return replace(table, split=np.array(list(wanted), "U5")[chosen[unit]])
+    photos = np.bincount(unit)
+    _fill_empty_parts(chosen, photos, items, np.array(list(wanted.values())), [*wanted])
+    split = np.array(list(wanted), "U5")[chosen[unit]]
+    reached = np.bincount(chosen, photos, len(wanted)) / max(len(table), 1)
+    made = replace(table, split=split)
+    if (abs(reached - list(wanted.values())) > FAR_FROM_WANTED).any():
+        parts = ", ".join(
+            f"{name} {share:.0%}" for name, share in zip(wanted, reached, strict=True)
+        )
+        made = made.noted(f"the parts follow the groups, which stay together: {parts}")
+    return made.noted(*without_training_photos(made))
+
+
+def _fill_empty_parts(
+    chosen: Rows, photos: Rows, items: "sparse.csr_array", shares: Values, names: list[str]
+) -> None:
+    """Give each empty part the unit that fits its share best; ``chosen`` is changed in place.
+
+    Another part keeps at least one unit, and train a photo of each label where that is possible.
+    """
+    for part in np.flatnonzero(np.bincount(chosen, minlength=len(shares)) == 0).tolist():
+        there = np.bincount(chosen, minlength=len(shares))
+        able = np.flatnonzero(there[chosen] > 1)
+        lost = np.zeros(len(able), np.bool_)
+        if "train" in names:
+            train = names.index("train")
+            held = np.asarray(items[np.flatnonzero(chosen == train)].sum(0)).ravel()
+            for place in np.flatnonzero(chosen[able] == train).tolist():
+                unit = items[[int(able[place])]]
+                lost[place] = bool((held[unit.indices] == unit.data).any())
+        far = abs(photos[able] - shares[part] * photos.sum())
+        chosen[able[np.lexsort((far, lost))[0]]] = part
 
 
 def with_validation(

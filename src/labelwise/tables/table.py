@@ -8,8 +8,8 @@ or no is needed it is cut at one half: ``present`` holds it if the share is abov
 """
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +239,7 @@ class LabelTable:
     """Images with their label sets, and optionally the split and the group of each image.
 
     ``notes`` are sentences on what was left out when the table was read. ``soft`` is None if every
-    known label is 0 or 1.
+    known label is 0 or 1. ``reading`` holds the options that reproduce how a file was read.
     """
 
     space: LabelSpace
@@ -251,6 +251,7 @@ class LabelTable:
     name: str = "table"
     notes: tuple[str, ...] = ()
     soft: SoftLabels | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rows, labels = len(self.images), len(self.space)

@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import SEEK_END
 from itertools import islice
@@ -552,6 +552,7 @@ class _Reader:
         if suffix:
             notes.append(f"the names of photos get the suffix {suffix}")
         written = [note for stream in self.streams for note in (*stream.notes, *stream.left_out)]
+        table = replace(table, reading=_stated(options) | ({"extension": suffix} if suffix else {}))
         return table.noted(*written, *(["; ".join(notes)] if notes else []))
 
     def look(self, sample: int | None) -> list[Cells]:
@@ -600,7 +601,8 @@ class _Reader:
 
     def ask(self, found: Sequence[Reading], given: Mapping[str, Any], cells: list[Cells]) -> None:
         """Raise a DataError with the readings side by side, each tried on these files."""
-        lines, failures = [], []
+        read: list[tuple[str, str, LabelTable]] = []
+        failures = []
         for reading in found:
             options = _laid_over(given, reading.options)
             suffix = self._suffix(cells, options)
@@ -619,9 +621,15 @@ class _Reader:
                 settling = reading.options
             phrase = f"{reading.phrase}: " if reading.phrase else ""
             command = " ".join(map(as_setting, settling, settling.values()))
-            lines.append(f"{phrase}{_examples(table)}: `{command}`")
-        if not lines:
+            read.append((phrase, command, table))
+        if not read:
             raise failures[0]
+        telling = _differing_rows([table for *_, table in read])
+        lines = []
+        for phrase, command, table in read:
+            pairs = examples(table, telling)
+            shown = "; ".join(f"{photo} = {labels}" for photo, labels in pairs)
+            lines.append(f"{phrase}{shown}: `{command}`")
         name = one_line(self.files[0][0].name)
         ways = "\n".join(f"  {number}. {line}" for number, line in enumerate(lines, 1))
         many = f"the table can be read in {len(lines)} ways"
@@ -651,6 +659,18 @@ def _laid_over(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str,
     for key, value in more.items():
         merged[key] = {**(merged.get(key) or {}), **value} if isinstance(value, dict) else value
     return merged
+
+
+def _stated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not as they are by themselves, as a settings file holds them."""
+    plain = ("where", "classes")
+    stated = {key: value for key, value in options.items() if key not in plain}
+    lists = {key: list(value) for key, value in stated.items() if isinstance(value, tuple)}
+    return {
+        key: value
+        for key, value in (stated | lists).items()
+        if value or (value is not None and key.startswith("means_"))
+    }
 
 
 def _builder(
@@ -688,12 +708,27 @@ def _builder(
     )
 
 
-def _examples(table: LabelTable) -> str:
-    """Return the labels of the first rows, and of one with labels if these have none."""
+def _differing_rows(tables: Sequence[LabelTable]) -> list[int]:
+    """Return the first row of which not all tables say the same, if they have the same rows."""
+    if len({len(table) for table in tables}) > 1:
+        return []
+    for row in range(min(len(tables[0]), SAMPLE_ROWS)):
+        said = {
+            (frozenset(table.space.names[k] for k in part.row(row).tolist()), kind)
+            for table in tables
+            for kind, part in enumerate((table.present, table.unknown))
+        }
+        if len(said) > 2:
+            return [row]
+    return []
+
+
+def examples(table: LabelTable, telling: Sequence[int] = ()) -> list[tuple[str, str]]:
+    """Return the labels of the first rows, and of a ``telling`` one, as text."""
     rows = list(range(min(len(table), EXAMPLES)))
-    sizes = table.present.sizes()
-    for row in np.flatnonzero(sizes > 1)[:1].tolist():
-        rows = sorted({*rows[: EXAMPLES - 1], row}) if row not in rows else rows
+    telling = telling or np.flatnonzero(table.present.sizes() > 1)[:1].tolist()
+    if not {*rows} & {*telling}:
+        rows = sorted({*rows[: EXAMPLES - 1], *telling[:1]})
     names = table.space.names
     shown = []
     for row in rows:
@@ -703,8 +738,8 @@ def _examples(table: LabelTable) -> str:
             labels = "unknown"
         elif unknown:
             labels = f"{labels or 'none'}, {unknown} unknown"
-        shown.append(f"{one_line(table.ids[row])} = {labels or 'none'}")
-    return "; ".join(shown)
+        shown.append((one_line(table.ids[row]), labels or "none"))
+    return shown
 
 
 def known_labels(

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from labelwise.base.names import Names
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.tables.reading import ABSENT, PRESENT
 from labelwise.tables.rows import require_file
 from labelwise.tables.table import LabelSets, LabelTable, SoftLabels
 from labelwise.tables.tabular import open_tabular
@@ -53,10 +54,12 @@ HEADERS = {
 }
 YES, NO, DONT_KNOW = 1, 0, -1
 ANSWERS = {
-    **dict.fromkeys(("yes", "y", "1", "1.0", "true", "present"), YES),
-    **dict.fromkeys(("no", "n", "0", "0.0", "false", "absent"), NO),
+    **dict.fromkeys((*PRESENT, "1.0"), YES),
+    **dict.fromkeys((*ABSENT, "0.0"), NO),
     **dict.fromkeys(("don't know", "dont know", "don’t know", "unknown", "unsure"), DONT_KNOW),
-    **dict.fromkeys(("?", "-1", "-1.0", "skip"), DONT_KNOW),
+    **dict.fromkeys(
+        ("?", "-1", "-1.0", "skip", "weiß nicht", "unklar", "je ne sais pas"), DONT_KNOW
+    ),
 }
 ALL_LABELS = "*"
 RIGHT, ANSWERS_BEFORE = 0.8, 4.0  # of the prior: q and s
