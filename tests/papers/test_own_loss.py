@@ -1,10 +1,12 @@
 """Losses from a file; oracles: the closed links of BCE, SPA and ASL, a comparison for real."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from labelwise.errors import SettingsError
 from labelwise.learn.methods import METHODS, find_method, link_from_spec, link_to_spec
@@ -12,6 +14,7 @@ from labelwise.learn.methods.own import OwnLoss, add_method, default_link, slope
 from labelwise.learn.objectives import CROSS_ENTROPY, EASY_NEGATIVES, Focusing, PhiLink, SPALink
 from labelwise.learn.objectives.cross_entropy import asymmetric_loss, bce_loss, spa_loss
 from labelwise.links import Sigmoid
+from labelwise.papers.comparison import SOLVED, STEPPED, Comparison, show_figure
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 LOGITS = torch.linspace(-6, 6, 241, dtype=torch.float64)
@@ -143,3 +146,27 @@ def test_a_method_that_left_says_which_file_it_is():
             SettingsError, match=r"evidence/methods/\w+\.py:[A-Z]\w+ of labelwise's"
         ):
             find_method(name)
+
+
+def test_a_comparison_says_who_was_solved_and_by_what_its_verdicts_are_corrected():
+    """Oracle: Welch's formula by hand; three equal seeds alone give no interval."""
+    rows = {name: {seed: {"mAP@class": 0.5, "macro F1": 0.5} for seed in range(3)} for name in "ab"}
+    for seed in range(3):
+        rows["b"][seed]["mAP@class"] = 0.4 + 0.01 * seed
+    drawn = {"a": {"a": 4e-4, "b": 0.0}, "b": {"a": 0.0, "b": 4e-4}}
+    settings = {"a": {"trained": SOLVED}, "b": {"trained": STEPPED}}
+    done = Comparison(rows, settings, {"mAP@class": drawn})
+    solved, stepped = (done.intervals("mAP@class")[name] for name in "ab")
+    assert solved.half_width == pytest.approx(1.96 * 0.02, rel=1e-3)
+    spread = 1e-4 / 3
+    freedom = (spread + 4e-4) ** 2 / (spread**2 / 2)
+    expected = stats.t.ppf(0.975, freedom) * (spread + 4e-4) ** 0.5
+    assert stepped.half_width == pytest.approx(expected)
+    assert done.intervals("macro F1")["a"].half_width == float("inf")
+    assert show_figure(done.intervals("macro F1")["a"], True) == "50.00"
+    first, *_, last = done.verdicts(["mAP@class"])
+    assert first.startswith("Not all methods were trained alike: a solved to its optimum")
+    assert "b took gradient steps" in first
+    assert "Shaffer's rule" in last
+    assert first in done.markdown()
+    assert replace(done, settings={"a": {}, "b": {}}).unequal() == ""

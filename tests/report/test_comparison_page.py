@@ -132,7 +132,9 @@ def test_verdicts_headline_and_knobs_are_said(comparison, text):
         assert f"<li>{sentence}</li>" in shown
     assert "<h1>scenes: methods compared</h1>" in shown
     assert "3 methods: bce, asl, two-way. 3 seeds: 0, 1, 2. Each method had 4 tries" in shown
-    assert "the recipe as given; nothing was tuned" in comparison_page(comparison, tries=0)
+    assert "the recipe as given; no learning rate or option was tuned" in comparison_page(
+        comparison, tries=0
+    )
     assert " tries" not in comparison_page(comparison)
     part = words(text[text.index('id="settings"') :])
     for method, values in comparison.settings.items():

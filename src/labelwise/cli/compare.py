@@ -144,7 +144,7 @@ def compare(
         executor = LocalProcesses(workers)
     with resumable(folder):
         done = run_comparison(plan, folder, executor=executor, say=say, watch=watch)
-    shown = "mean ± half the 95 % interval over seeds; per cent but losses"
+    shown = "mean ± half the 95 % interval; per cent but losses"
     show_table(*done.cells(), title=shown, names=1)
     say()
     tell(*map(str, (*done.choices, *done.verdicts())))

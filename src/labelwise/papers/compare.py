@@ -19,7 +19,15 @@ from labelwise.base.groups import freedom_of
 from labelwise.base.progress import Watch
 from labelwise.errors import SettingsError
 from labelwise.learn.methods import find_method
-from labelwise.papers.comparison import JUDGED, Comparison, Covariance, SweepChoice
+from labelwise.models.run_folder import RunFolder
+from labelwise.papers.comparison import (
+    JUDGED,
+    SOLVED,
+    STEPPED,
+    Comparison,
+    Covariance,
+    SweepChoice,
+)
 from labelwise.papers.jobs import (
     Executor,
     TrainingJob,
@@ -164,7 +172,10 @@ def compare(
     effects = _mean_effects({key: job.folder for key, job in jobs.items()})
     comparison = Comparison(
         figures,
-        {name: _tunable(used) for name, (used, _) in chosen.items()},
+        {
+            name: {**_tunable(used), "trained": SOLVED if _is_solved(first) else STEPPED}
+            for name, (used, first) in chosen.items()
+        },
         {name: _covariance(moved) for name, moved in effects.items()},
         _chosen_values(plan, jobs),
         None if groups is None else groups.count,
@@ -264,6 +275,11 @@ def _validation_figure(folder: Path, metric: str) -> float | None:
     if val is None:
         raise SettingsError("choosing needs a validation split, got none")
     return validation_figures(val.logits, val.labels, val.observed, val.link, metric)[metric]
+
+
+def _is_solved(folder: Path) -> bool:
+    """Return whether a run solved its head: its journal then names L2 weights."""
+    return any("l2" in record for record in RunFolder(folder).journal.read())
 
 
 def _tunable(settings: Settings) -> dict[str, object]:

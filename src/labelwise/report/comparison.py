@@ -49,8 +49,12 @@ def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None
     """Return the whole page as text; ``data`` and ``tries`` are said where they are known."""
     methods = list(comparison.figures)
     seeds = sorted({seed for by_seed in comparison.figures.values() for seed in by_seed})
-    facts = f"{counted(len(methods), 'method')}: {', '.join(methods)}. "
-    facts += f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}. {_tuned(tries)}"
+    facts = (
+        f"{counted(len(methods), 'method')}: {', '.join(methods)}.",
+        f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}.",
+        comparison.unequal(),
+        _tuned(tries),
+    )
     parts = [
         ("verdicts", "What came out", _verdicts(comparison)),
         ("measures", "Measures", _measures(comparison)),
@@ -61,7 +65,7 @@ def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None
         ("how", "How", _how(comparison, tries)),
     ]
     title = f"{data}: methods compared" if data else "Methods compared"
-    return document(title, facts.strip(), parts)
+    return document(title, " ".join(filter(None, facts)), parts)
 
 
 def _verdicts(comparison: Comparison) -> Markup:
@@ -110,7 +114,7 @@ def _all_numbers(comparison: Comparison) -> Markup:
             runs.append([method, Cell(str(seed), seed), *(_cell(*value) for value in values)])
     units = f"One row per run, {UNITS}."
     every = table(["method", "seed", *shown], runs, caption=units, sortable=True, pinned=True)
-    units = f"Mean ± half the 95 % interval over seeds, {UNITS}. Bold: the best mean."
+    units = f"Mean ± half the 95 % interval, {UNITS}. Bold: the best mean."
     means = table(["", *comparison.figures], rows, caption=units, pinned=True)
     return section("table", "All numbers", means, details("Every run", every))
 
@@ -152,7 +156,10 @@ def _tuned(tries: int | None) -> str:
     if tries is None:
         return ""
     if tries < 2:
-        return "Every method was trained with the recipe as given; nothing was tuned."
+        return (
+            "Every method was trained with the recipe as given; no learning rate or option was "
+            "tuned."
+        )
     return (
         f"Each method had {tries} tries on the first seed, the recipe as given among them; the "
         "best on validation was trained on every seed."
