@@ -1,25 +1,27 @@
 # The two commands: `make demo` and `make test`. Each installs what it needs into .venv first, and
-# no more: the demo the package itself, the tests everything that is tested.
+# no more: the demo the base package, which has no torch; the tests everything that is tested.
 #
 #   PYTHON=python3.12            the interpreter that .venv is made from
 #   JOBS=1                       processes that `make test` uses; where there are two cores, three if 12 GiB of
 #                                memory are free, because many tests wait for other processes, else two
 #   BROWSER=no                   leave out the tests in a real browser, and do not install Chromium
-#   TORCH_INDEX=URL              another index to take torch from; nothing else is taken from it. Without it, x86_64
-#                                machines without a CUDA device try the CPU-only wheels first, because the usual ones
-#                                bring 7 GB of CUDA; TORCH_INDEX=usual does not
+#   TORCH_INDEX=URL              another index to take torch from, for the tests; nothing else is taken from it.
+#                                Without it, x86_64 machines without a CUDA device try the CPU-only wheels first,
+#                                because the usual ones bring 7 GB of CUDA; TORCH_INDEX=usual does not
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGE := $(VENV)/.installed-package
+PACKAGE := $(VENV)/.installed-base
 SERVER := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
 TORCH_INDEX ?=
 BROWSER ?= yes
 JOBS ?= $(shell free=$$(awk '/MemAvailable/ {print $$2}' /proc/meminfo); \
   [ $$(nproc) -gt 1 ] && { [ "$$free" -gt 12582912 ] && echo 3 || echo 2; } || echo 1)
-PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := "$(BIN)/python" -m pip install --disable-pip-version-check -c constraints.txt
+# What pip fetches and how large it is, without its list of what is there already.
+SHOWN := | sed -E '/^(Requirement already|Looking in|Obtaining|Building|  )/{/Downloading/!d;}'
 # Torch alone, from the index that is named or, on x86_64 without CUDA, from that of the CPU-only wheels if it answers.
 define TORCH
 case "$(or $(TORCH_INDEX),$(shell [ "$$(uname -sm)" = "Linux x86_64" ] && ! command -v nvidia-smi >/dev/null && echo cpu || echo usual))" in \
@@ -34,57 +36,64 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
 BENCHMARKS := scoring search
+PICTURED := $(addprefix open-photos/new/,020.jpg 046.jpg 102.jpg 110.jpg)
 
 .PHONY: audit bench bridges browser check clean demo dist docs fuzz hashes help install limits pictures quick schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-# Torch comes alone from an index of its own: pip prefers the newest version of a name wherever it
-# finds one, so two indexes at once would let either replace a package of the other.
+# Debian's python3 makes half an environment, without pip, where python3-venv is missing: it is removed again.
 $(PACKAGE): pyproject.toml constraints.txt
-	@echo "installing labelwise and what it needs into $(VENV)"
-	@test -x "$(BIN)/python" || $(PYTHON) -m venv "$(VENV)"
-	@$(TORCH)
-	$(PIP) -e ".[train]"
+	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$(VENV)"; $(PYTHON) -m venv "$(VENV)"; } || { rm -rf "$(VENV)"; \
+	  echo "$(PYTHON) cannot make an environment. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	@echo "installing labelwise into $(VENV): about 150 MB are fetched, once"
+	@set -o pipefail; $(PIP) -e . $(SHOWN)
 	@touch "$@"
 
 $(SERVER): $(PACKAGE)
-	$(PIP) -e ".[serve,train]"
+	@set -o pipefail; $(PIP) -e ".[serve]" $(SHOWN)
 	@touch "$@"
 
+# Torch comes alone from an index of its own: pip prefers the newest version of a name wherever it
+# finds one, so two indexes at once would let either replace a package of the other.
 $(STAMP): $(PACKAGE)
-	@echo "installing what tests and development need into $(VENV)"
-	$(PIP) -e ".[dev,docs,onnx,ray,serve,train]"
+	@echo "installing what tests and development need into $(VENV): 1 GB, and 3 GB more where torch brings CUDA"
+	@$(TORCH)
+	@set -o pipefail; $(PIP) -e ".[dev,docs,onnx,ray,serve,train]" $(SHOWN)
 	@touch "$@"
 
 install: $(STAMP) ## create .venv and install labelwise into it, with what development needs
 
-browser: # pages are tested in a real browser
+# Before the long install: pages are tested in a real browser, which only root can install.
+CHROMIUM := command -v chromium >/dev/null || command -v chromium-browser >/dev/null
+browser:
 ifneq ($(BROWSER),no)
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
-	  echo "The browser tests need Chromium, which is not here: it is installed now, for the whole system,"; \
-	  echo "with apt-get (and sudo, where there is one). To leave these tests out: make test BROWSER=no"; \
-	  command -v apt-get >/dev/null || { echo "There is no apt-get: install Chromium, or say BROWSER=no"; exit 1; }; \
-	  SUDO=$$(command -v sudo || true); \
-	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium; }
+	@$(CHROMIUM) || { SUDO=$$([ "$$(id -u)" = 0 ] || command -v sudo || echo no); \
+	  if [ "$$SUDO" = no ] || ! command -v apt-get >/dev/null; then \
+	    echo "Tests in a browser are skipped: Chromium is not here, and only root can install it with apt-get"; \
+	  else \
+	    echo "The browser tests need Chromium, which is not here: it is installed now, for the whole system,"; \
+	    echo "with apt-get (and sudo, where there is one). To leave these tests out: make test BROWSER=no"; \
+	    $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium; \
+	  fi; }
 endif
 
-demo: $(PACKAGE) ## train, calibrate, evaluate and report on the embedded data (about three minutes)
+demo: $(PACKAGE) ## train on 274 real photos, report, and tag 12 new ones (about a minute, no torch)
 	"$(BIN)/labelwise" demo
 
-serve: $(SERVER) ## tag, search and review photos in the browser, with the demo's model and photos
-	"$(BIN)/labelwise" demo --photos runs/demo-photos
-	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
+serve: $(SERVER) ## tag, search and review the open photos in the browser, with the demo's model
+	"$(BIN)/labelwise" demo
+	"$(BIN)/labelwise" index open-photos --model runs/demo -o runs/demo.index
 	"$(BIN)/labelwise" serve runs/demo runs/demo.index $(if $(PORT),--port $(PORT)) --open
 
-pictures: install browser ## take the pictures of README and docs again, from the quickstart's photos
-	"$(BIN)/labelwise" train docs/photos/photos.csv -o runs/pictures
-	"$(BIN)/labelwise" index docs/photos --model runs/pictures -o runs/pictures.index
-	"$(BIN)/labelwise" compare docs/photos/photos.csv --methods bce,spa,two-way -o runs/comparison
-	"$(BIN)/python" docs/images/make_pages.py runs/pictures runs/pictures.index runs/comparison/comparison.html docs/photos docs/photos/new/4[0125].jpg -o docs/images
+pictures: browser install ## take the pictures of README and docs again, from the open photos
+	"$(BIN)/labelwise" demo
+	"$(BIN)/labelwise" index open-photos --model runs/demo -o runs/demo.index
+	"$(BIN)/labelwise" compare open-photos/labels.csv --methods bce,spa,two-way -o runs/comparison
+	"$(BIN)/python" docs/images/make_pages.py runs/demo runs/demo.index runs/comparison/comparison.html open-photos $(PICTURED) -o docs/images
 
-test: install browser ## run every test (BROWSER=no: but those in a browser)
+test: browser install ## run every test (BROWSER=no: but those in a browser)
 	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 
 quick: install ## run the tests of the rooms that differ from main (about a minute)
@@ -145,15 +154,14 @@ audit: ## compare the pinned versions with known vulnerabilities (asks the netwo
 	  .venv-audit/bin/pip install --quiet --disable-pip-version-check "pip-audit>=2.9"; }
 	.venv-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
-# Hashes are those of every platform's files. Which packages: those of aarch64, where the usual torch is
-# the one without CUDA, as in the image; torch itself the image takes from another index, which is not asked.
+# Hashes are those of every platform's files, of the packages that the image needs: the base and the server.
 HASH := .venv-hashes/bin/uv pip compile --quiet -c constraints.txt --python-version 3.11 --python-platform aarch64-manylinux_2_28 \
-  --generate-hashes --no-build --no-header --no-annotate --no-emit-package torch --no-emit-package torchvision
+  --generate-hashes --no-build --no-header --no-annotate
 hashes: ## write the hashes that the server's image holds its packages to (asks the network)
 	@test -x .venv-hashes/bin/uv || { $(PYTHON) -m venv .venv-hashes && \
 	  .venv-hashes/bin/pip install --quiet --disable-pip-version-check "uv>=0.9"; }
 	mkdir -p deploy/hashes
-	$(HASH) --extra serve --extra train pyproject.toml -o deploy/hashes/server.txt
+	$(HASH) --extra serve pyproject.toml -o deploy/hashes/server.txt
 	echo hatchling | $(HASH) - -o deploy/hashes/build.txt
 
 clean: ## remove .venv and caches (runs/ stays)

@@ -1,10 +1,10 @@
 """The commands a person begins with, one after the other in this process.
 
-    core_journeys.py OUT                  demo, train, export, and those below with the demo's model
+    core_journeys.py OUT                  train, demo, export, and those below with the first model
     core_journeys.py OUT MODEL QUERY      predict, index, search, tag and its undo, serve
 
 The photos are those of ``./photos``. They are indexed twice: in between one is replaced and another
-removed. A photo is sent to the server over HTTP. The demo has 96 scenes instead of 16,000. What
+removed. A photo is sent to the server over HTTP. The first model is trained on 96 scenes. What
 each command said goes to OUT as JSON; the exit status is 1 if one of them failed.
 """
 
@@ -19,7 +19,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 
-from labelwise.cli import train as demo_verb
 from labelwise.cli.app import main
 from labelwise.pictures.worker_starter import can_start
 from labelwise.tables import scenes
@@ -88,7 +87,7 @@ def served(*words, photo):
 
 
 def write_table(photos, out):
-    """Write a label table of the demo's photos."""
+    """Write a label table of the photos."""
     lines = ["path,labels,split"]
     for number in range(PHOTOS):
         part = ("train", "train", "val", "test")[number // 3 % 4]
@@ -98,11 +97,17 @@ def write_table(photos, out):
 
 
 def of_the_demo(said):
-    """demo, train and export."""
+    """train, demo and export."""
     GENERATED["scenes"] = partial(scenes, 64, 16, 16)
-    demo_verb.DEMO_PHOTOS = PHOTOS
-    said["demo"] = run("demo", "--photos", "photos")
-    write_table(Path("photos"), Path("table.csv"))
+    of_digits = ["--backbone", "small-cnn", "--augment", "shift", "--lr", "5e-3", "--epochs", "6"]
+    said["train scenes"] = run("train", "scenes", "-o", "runs/demo", *of_digits)
+    photos = Path("photos")
+    photos.mkdir()
+    new = scenes(0, 0, PHOTOS, seed=1).images
+    for number in range(PHOTOS):
+        new.read(number).resize((160, 160)).save(photos / f"scene-{number:03d}.png")
+    write_table(photos, Path("table.csv"))
+    said["demo"] = run("demo", "table.csv", "-o", "runs/tried")
     small = ["--backbone", "small-cnn", "--image-size", "32", "--epochs", "1", "--batch-size", "4"]
     said["train"] = run("train", "table.csv", "-o", "runs/own", *small)
     said["train again"] = run("train", "table.csv", "-o", "runs/own", *small, "--fresh")

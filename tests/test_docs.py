@@ -2,9 +2,9 @@
 
 ``python`` blocks of a page run in order in one namespace; lines ``$ labelwise ...`` of ``console``
 blocks run as commands in the page's temporary folder and must succeed. A ``text`` block after them
-is their output: most of its words must be in what they printed. ``labelwise demo`` takes minutes,
-so pages get a smaller run in its place. A block whose fence says ``no-run`` needs data that is not
-here. mkdocs judges links and the navigation, griffe what a public function is called with.
+is their output: most of its words must be in what they printed. ``labelwise demo`` runs once for
+all pages; each has a copy of its folder. A block whose fence says ``no-run`` needs data that is
+not here. mkdocs judges links and the navigation, griffe what a public function is called with.
 """
 
 import json
@@ -29,7 +29,6 @@ sys.path.insert(0, str(ROOT / "docs" / "_reference"))
 from arguments import DESCRIBED, MEANINGS, arguments_of, exported, meaning  # noqa: E402
 
 from labelwise.cli.app import app  # noqa: E402
-from labelwise.tables import scenes  # noqa: E402
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^([ ]*)```(\w+)([^\n]*)\n(.*?)^\1```$", re.M | re.S)
@@ -80,22 +79,16 @@ def made_once(tmp_path_factory, name, make):
 
 
 @pytest.fixture(scope="module")
-def small_demo(tmp_path_factory, warm_commands):
-    """Return a folder as ``labelwise demo --photos photos`` writes it, and what was printed."""
+def demo_folder(tmp_path_factory, warm_commands):
+    """Return a folder beside open-photos where ``labelwise demo`` ran, and what was printed."""
 
     def make(folder):
-        sizes = {"num_train": 3000, "num_val": 400, "num_test": 400}
-        options = [f"--set=data_options.{name}={rows}" for name, rows in sizes.items()]
-        options += ["-o", "runs/demo", "--epochs", "3", "--augment", "shift", "--lr", "5e-3"]
-        done = warm_commands.run(["train", "scenes", *options], folder)
+        shutil.copytree(ROOT / "open-photos", folder / "open-photos")
+        done = warm_commands.run(["demo"], folder)
         assert done.returncode == 0, done.stderr
-        (folder / "photos").mkdir()
-        table = scenes(0, 0, 60, seed=1)
-        for row in range(60):
-            table.images.read(row).save(folder / "photos" / f"scene-{row:03d}.png")
         (folder / "printed.txt").write_text(done.stdout)
 
-    folder = made_once(tmp_path_factory, "small-demo", make)
+    folder = made_once(tmp_path_factory, "demo", make)
     return folder, (folder / "printed.txt").read_text()
 
 
@@ -119,8 +112,8 @@ def test_examples_run(page, tmp_path, monkeypatch, warm_commands, request, capsy
     monkeypatch.chdir(tmp_path)
     if page.name == "tutorial-no-labels.md":
         save_words_example(tmp_path)
-    if page.name == "quickstart.md":
-        shutil.copytree(ROOT / "docs" / "photos", tmp_path / "docs" / "photos")
+    if "open-photos" in page.read_text():
+        shutil.copytree(ROOT / "open-photos", tmp_path / "open-photos")
     namespace, printed = {"__name__": "__docs__"}, ""
     for language, body in blocks(page.read_text()):
         if language == "python":
@@ -129,7 +122,7 @@ def test_examples_run(page, tmp_path, monkeypatch, warm_commands, request, capsy
             printed = capsys.readouterr().out
         elif language == "console":
             printed = run_console(
-                body, tmp_path, warm_commands, lambda: request.getfixturevalue("small_demo")
+                body, tmp_path, warm_commands, lambda: request.getfixturevalue("demo_folder")
             )
         else:
             shown = words_in(body)

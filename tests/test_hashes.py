@@ -10,7 +10,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-FROM_ITS_OWN_INDEX = {"torch", "torchvision"}  # the image takes them by version
 PIN = re.compile(r"([\w.-]+)==([\w.+]+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 FILES = ("build.txt", "server.txt")
 
@@ -44,7 +43,7 @@ def needed(roots):
 def declared():
     facts = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, extras = facts["project"], facts["project"]["optional-dependencies"]
-    server = [*project["dependencies"], *extras["serve"], *extras["train"]]
+    server = [*project["dependencies"], *extras["serve"]]
     return {"build.txt": facts["build-system"]["requires"], "server.txt": server}
 
 
@@ -56,17 +55,17 @@ def test_versions_are_those_of_the_constraints(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_package_that_is_needed_has_hashes_and_no_other(name):
-    # What constraints.txt does not name is another platform's, or a CUDA build's.
+    # What constraints.txt does not name is another platform's.
     asked = needed(declared()[name]) & constrained().keys()
-    assert pins(name).keys() == asked - FROM_ITS_OWN_INDEX
+    assert pins(name).keys() == asked
 
 
-def test_the_image_installs_by_hash_all_but_torch_and_the_project():
+def test_the_image_installs_by_hash_all_but_the_project_and_no_torch():
     steps = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").split("&&")
     installs = [" ".join(step.split()) for step in steps if "pip install" in step]
     assert all("--no-deps" in step for step in installs)
-    by_hash = [step for step in installs if "--require-hashes" in step]
+    *by_hash, own = installs
+    assert all("--require-hashes" in step for step in by_hash)
     assert [step.rpartition("/")[2] for step in by_hash] == list(FILES)
-    torch, own = (step for step in installs if step not in by_hash)
-    assert set(torch.split()[-2:]) == FROM_ITS_OWN_INDEX
     assert own.endswith("--no-index /wheels/*.whl")
+    assert not {"torch", "timm", "torchvision"} & pins("server.txt").keys()

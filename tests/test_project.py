@@ -41,9 +41,9 @@ def test_the_workflow_tries_every_python_that_is_promised():
     assert set(promised) <= set(tried)
 
 
-def test_the_base_is_nine_packages_without_torch():
+def test_the_base_is_eleven_packages_without_torch():
     names = [re.match(r"[\w-]+", one)[0] for one in PROJECT["dependencies"]]
-    assert len(names) == 9
+    assert len(names) == 11
     assert not {"torch", "torchvision", "timm", "scikit-learn", "matplotlib"} & set(names)
 
 
@@ -57,9 +57,9 @@ def test_the_readme_does_not_say_that_it_is_on_an_index():
 @pytest.mark.parametrize(
     ("words", "there", "left_out"),
     [
-        ("demo", ('-e ".[train]"\n', 'labelwise" demo'), (",dev", "dev,", "[dev")),
+        ("demo", (" -e . ", 'labelwise" demo'), ("torch", "[train", "[dev", "chromium")),
         ("test", (".[dev,docs,onnx,ray,serve,train]", "--durations=25"), ()),
-        ("test BROWSER=no", ("BROWSER=no",), ("apt-get",)),
+        ("test BROWSER=no", ("BROWSER=no",), ("chromium",)),
     ],
 )
 def test_each_command_of_make_installs_what_it_needs(tmp_path, words, there, left_out):
@@ -68,15 +68,30 @@ def test_each_command_of_make_installs_what_it_needs(tmp_path, words, there, lef
     assert [one for one in left_out if one in commands] == []
     if words == "test":
         assert commands.index("it is installed now") < commands.index("apt-get install")
+        assert "--no-install-recommends" in commands.partition("apt-get install")[2]
+        assert commands.index("Chromium") < commands.index("pip install")
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_another_index_is_asked_for_torch_alone(tmp_path):
-    commands = would_run(tmp_path, "demo", "TORCH_INDEX=https://index.example/cpu")
+    commands = would_run(tmp_path, "test", "TORCH_INDEX=https://index.example/cpu")
     (line,) = [line for line in commands.splitlines() if '--index-url "https://index' in line]
     assert "torch torchvision" in line
     for file in ("Makefile", "Dockerfile"):
         assert "--extra-index-url" not in (ROOT / file).read_text()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_a_python_without_venv_leaves_no_half_environment(tmp_path):
+    """Debian's python3 does this where python3-venv is missing."""
+    half, venv = tmp_path / "python3", tmp_path / "venv"
+    half.write_text('#!/bin/sh\nmkdir -p "$3/bin" && ln -s /bin/false "$3/bin/python"\nexit 1\n')
+    half.chmod(0o755)
+    command = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={half}", "demo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "apt-get install python3-venv" in done.stdout
+    assert not venv.exists()
 
 
 def test_one_argument_pins_the_base_image_of_every_stage():

@@ -221,18 +221,6 @@ def test_the_rows_of_a_table_are_listed_as_printed(monkeypatch, capsys):
     assert "put into data/coco: MS-COCO 2014" in capsys.readouterr().out
 
 
-def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
-    seen = []
-    told = "labelwise.cli.train.train_and_report"
-    monkeypatch.setattr(told, lambda settings, folder, fresh: seen.extend((settings, folder)))
-    assert call(monkeypatch, "demo") == 0
-    settings, folder = seen
-    assert (settings.data, settings.method, settings.backbone) == ("scenes", "auto", "small-cnn")
-    assert (settings.calibrate, settings.rule) == ("auto", "auto")
-    assert "flip" not in settings.augment
-    assert str(folder.path) == "runs/demo"
-
-
 def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch, capsys):
     arguments = [
         *("compare", "posterior", "--methods", "bce,softmax", "--seeds", "1", "-o", str(tmp_path)),

@@ -20,6 +20,7 @@ from labelwise.cli import (  # noqa: F401
     data,
     data_labels,
     data_review,
+    demo,
     evaluate,
     export,
     index,

@@ -20,7 +20,7 @@ Csv = Annotated[
 ]
 Photos = Annotated[
     Path | None,
-    option("--photos", help="The folder of the photos; of `demo`, where to write some."),
+    option("--photos", help="The folder of the photos."),
 ]
 Format = Annotated[str | None, option("--format", help="What to write, as listed above.")]
 ForTool = Annotated[

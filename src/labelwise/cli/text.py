@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,9 +50,18 @@ def tell(*sentences: str | None) -> None:
 
 
 def next_steps(*commands: str) -> None:
-    """End with the one or two commands that are most useful now, as they are typed."""
+    """End with the commands that are most useful now, as they are typed."""
     for position, command in enumerate(commands):
-        say(f"{'Next:' if position == 0 else '     '} labelwise {command}")
+        say(f"{'Next:' if position == 0 else '     '} {program()} {command}")
+
+
+def program() -> str:
+    """Return what starts this program: its name, or the path typed if that is not on PATH."""
+    on_path, typed = shutil.which("labelwise"), Path(sys.argv[0])
+    if typed.stem != "labelwise" or not typed.is_file():  # python -m labelwise, and programs
+        return "labelwise"
+    reached = on_path is not None and Path(on_path).samefile(typed)
+    return "labelwise" if reached else quoted(typed)
 
 
 def quoted(*words: object) -> str:

@@ -1,4 +1,4 @@
-"""``labelwise train`` and ``demo``: from a table, or photos and words, to a reported model."""
+"""``labelwise train``: from a table, or photos and words, to a reported model."""
 
 import os
 import shutil
@@ -25,7 +25,6 @@ from labelwise.cli.arguments import (
     Guarantee,
     Model,
     Out,
-    Photos,
     Rule,
     Seed,
     SettingsFile,
@@ -60,40 +59,6 @@ if TYPE_CHECKING:
     from labelwise.training.settings import Settings
 
 SHOWN = 5
-DEMO_PHOTOS = 240
-
-
-@verb(app, "demo", "demo -o runs/demo --photos scenes/")
-def demo(
-    *,
-    out: Out = None,
-    photos: Photos = None,
-    fresh: Fresh = False,
-) -> None:
-    """Train, calibrate, measure and report on embedded pictures.
-
-    They are scenes of handwritten digits, some with none of the ten.
-    """
-    with before_writing():
-        from PIL import Image
-
-        from labelwise.models.run_folder import RunFolder
-        from labelwise.tables import scenes
-        from labelwise.training.settings import OptimizerSettings, Recipe, Settings
-    say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
-    # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
-    recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
-    settings = Settings(data="scenes", backbone="small-cnn", augment="shift", recipe=recipe)
-    train_and_report(settings, RunFolder(Path(out or "runs/demo")), fresh=fresh)
-    if photos is None:
-        return
-    photos.mkdir(parents=True, exist_ok=True)
-    table = scenes(0, 0, DEMO_PHOTOS, seed=1)  # which no split of the demo holds
-    for row in range(DEMO_PHOTOS):
-        picture = table.images.read(row)
-        size = 4 * picture.width, 4 * picture.width
-        picture.resize(size, Image.Resampling.BICUBIC).save(photos / f"scene-{row:03d}.png")
-    say(f"{DEMO_PHOTOS} new scenes are in {photos}")
 
 
 @verb(
@@ -359,8 +324,12 @@ def train_and_report(
     fresh: bool,
     folds: int | None = None,
     on_ray: int | None = None,
+    steps: bool = True,
 ) -> "Run | None":
-    """Train, report, and say what to type next; on ``on_ray`` workers of a cluster if given."""
+    """Train, report, and say what to type next unless ``steps`` is False.
+
+    ``on_ray`` is how many workers of a Ray cluster train; None trains in this process.
+    """
     with before_writing():
         from labelwise.api import trained
         from labelwise.base.storage import address_of
@@ -381,6 +350,8 @@ def train_and_report(
     tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)
     tell(few_test_photos(done.evaluation.data.rows if split == "test" else 0))
     say(f"Report: {address_of(address, folder.report.name)}")
+    if not steps:
+        return done
     named = quoted(address if folder.mirror is None else folder.mirror.storage.place)
     if folds is not None:
         next_steps(f"data review {named} -o review.csv")

@@ -23,6 +23,8 @@ from labelwise.pictures.worker import OneImage, shown_images
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
     from labelwise.answers.suspects import Reviewed, SuspectPromise
+    from labelwise.models import Scored
+    from labelwise.pictures import ImageSource
 
 SIDE, PHOTOS = 320, 100  # pixels of a photo's side; photos with their pictures
 ReadPicture = Callable[[str], Image.Image | None]
@@ -81,6 +83,34 @@ def _hit(index: Index, hit: Hit) -> Markup:
     caption = (tag("strong", chance(hit.probability)), tag("span", why), file_name(hit.paths[0]))
     alt = f"{for_terminal(hit.paths[0])}: {why}"
     return card(image, alt, *caption, missing="The file cannot be read now.")
+
+
+def write_tagged_sheet(path: Path, images: "ImageSource", scored: "Scored", which: str) -> None:
+    """Write the page of photos with the tags of a model; ``which`` names the photos.
+
+    Args:
+        path: the HTML file.
+        images: the photos that were scored.
+        scored: the model's answers about them.
+        which: what they are, such as "test photos".
+    """
+    cards, names = [], scored.space.names
+    for row, photo, tags, probs in zip(
+        scored.rows.tolist(), scored.ids, scored.labels, scored.probabilities, strict=True
+    ):
+        chances = dict(zip(names, probs.tolist(), strict=True))
+        caption = [tag("span", tag("strong", chance(chances[name])), f" {name}") for name in tags]
+        alt = f"{for_terminal(photo)}: {', '.join(tags) or 'no tag'}"
+        cards.append(
+            card(images.read(row, SIDE), alt, *(caption or [tag("span", "none")]), file_name(photo))
+        )
+    lead = (
+        f"{len(cards)} {which}, with the tags that the model gives them. Each percentage is the "
+        "probability that the tag is right; none means that no label is probable enough."
+    )
+    sheet = tag("ul", *cards, class_="sheet")
+    content = tag("section", tag("h2", "Tags"), sheet, id="photos")
+    write_text(path, document("New photos with their tags", lead, [("photos", "Photos", content)]))
 
 
 def write_suspects_page(
