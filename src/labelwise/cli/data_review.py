@@ -32,7 +32,7 @@ from labelwise.cli.arguments import (
     WrongAtMost,
     option,
 )
-from labelwise.cli.command import data_app, refuse, refuse_overwriting, verb
+from labelwise.cli.command import as_typed, data_app, refuse, refuse_overwriting, verb
 from labelwise.cli.options import model_path
 from labelwise.cli.text import before_writing, caution, next_steps, quoted, say, show_table, tell
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -218,7 +218,9 @@ def review_table(
         )
     _say_written(place, html)
     if promise is None:
-        next_steps(f"data review {quoted(source)} --answers {quoted(out)} -o checked.csv")
+        same = ("find", "split", "scores", "link", "labels", "wrong_at_most", "confidence")
+        again = f"{quoted(source)}{as_typed(*same, 'checks', 'top', 'folds', 'seed')}"
+        next_steps(f"data review {again} --answers {quoted(out)} -o checked.csv")
     else:
         next_steps(f"data review TABLE --apply {quoted(out)} -o mended.csv")
 

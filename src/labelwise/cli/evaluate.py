@@ -32,7 +32,7 @@ from labelwise.cli.arguments import (
 )
 from labelwise.cli.command import CALL, app, as_typed, refuse, verb
 from labelwise.cli.figures import show
-from labelwise.cli.options import decoder_of, pooled, reading
+from labelwise.cli.options import decoder_of, pooled, reading, review_of
 from labelwise.cli.text import before_writing, command, next_steps, quoted
 from labelwise.errors import DataError, SettingsError
 
@@ -198,7 +198,7 @@ def evaluate(
     if as_json:
         return
     if "run" in kind:
-        next_steps(f"predict {quoted(place)} PHOTOS", f"data review {quoted(place)} -o review.csv")
+        next_steps(f"predict {quoted(place)} PHOTOS", review_of(path))
     elif kind == "is an exported model":
         next_steps(f"predict {quoted(place)} PHOTOS")
     else:

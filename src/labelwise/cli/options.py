@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from labelwise.base.text import counted
 from labelwise.cli.arguments import Duplicates, Pool, Scores
-from labelwise.cli.text import caution, say
+from labelwise.cli.text import caution, quoted, say
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -87,6 +87,15 @@ def pooled(source: Path, scores: Scores, by: list[str], pool: Pool) -> Iterator[
         count = counted(int(units.photos.sum()), "photo")
         say(f"{count} in {counted(len(units.names), 'group')}; each group is one row")
         yield path
+
+
+def review_of(run: Path) -> str:
+    """Return the command that reviews the labels of a run, on validation where it has that."""
+    from labelwise.models.run_folder import RunFolder
+
+    splits = RunFolder(run).splits
+    split = "" if "val" in splits or not splits else f" --split {quoted(splits[0])}"
+    return f"data review {quoted(run)}{split} -o review.csv"
 
 
 def find_photos(places: Sequence[Path]) -> list[Path]:

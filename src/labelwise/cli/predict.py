@@ -191,7 +191,7 @@ def _apply(
     sets = "" if sizes is None else f", {fmean(sizes):.2f} labels per row"
     size = f"{counted(len(result.ids), 'row')}, {counted(len(result.names), 'label')}"
     say(f"{size}{sets}: {out}")
-    next_steps(f"evaluate {quoted(out)} --labels TRUTH.csv")
+    next_steps(f"evaluate {quoted(out)} --scores probs --labels TRUTH.csv")
 
 
 def _predict_shards(

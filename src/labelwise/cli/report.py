@@ -8,6 +8,7 @@ import typer
 from labelwise.cli.arguments import By, Format, GroupTable, Out, Split, option
 from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.figures import show
+from labelwise.cli.options import review_of
 from labelwise.cli.text import before_writing, command, next_steps, quoted, say
 from labelwise.errors import SettingsError
 
@@ -66,5 +67,4 @@ def report(
     folder = run if out is None else Path(out)
     write_folder(evaluation, folder, title=run.name, **extras)
     show(evaluation, json=False, out=folder)
-    named = quoted(run)
-    next_steps(f"report {named} --format dossier -o dossier/", f"data review {named} -o review.csv")
+    next_steps(f"report {quoted(run)} --format dossier -o dossier/", review_of(run))

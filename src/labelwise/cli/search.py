@@ -196,8 +196,12 @@ def search(
             return
         tell(*sentences, "" if html is None else f"the page: {html}")
         named = quoted(place, wanted)
-        audits = wrong_at_most is not None
-        next_steps(f"audit {named}" if audits else f"search {named} --wrong-at-most 0.1")
+        if wrong_at_most is None:
+            next_steps(f"search {named} --wrong-at-most 0.1")
+        elif found.hits:
+            next_steps(f"audit {named} --wrong-at-most {wrong_at_most:g}")
+        else:
+            next_steps(f"search {named}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""Each printed ``Next:`` line is a command that runs, in folders with a blank in their names.
+
+Oracle: the exit status of the line as it is printed, with files of this folder in the place of its
+words in capitals.
+"""
+
+import re
+import shlex
+
+import numpy as np
+import pytest
+from search_setup import save_model, twelve_photos
+from typed import run
+
+FILES = {  # in the place of words in capitals
+    "FOLDER": "'fitted again'",
+    "OTHER_SCORES.csv": "'my scores.csv'",
+    "TRUTH.csv": "'my truth.csv'",
+    "LABELLED.csv": "'my photos.csv'",
+    "NEW_PHOTOS.csv": "'my photos.csv'",
+    "PHOTOS": "'my photos'",
+    "PHOTO": "'my photos/0.png'",
+    "PICTURES...": "'my photos'",
+    "TABLE": "'my photos.csv'",
+    "RUN": "'my run'",
+    "'LABEL, -OTHER'": "'dog | -dog'",  # all of them: a list that can be guaranteed
+    "LABEL": "dog",
+    "-OTHER": "-cat",
+    "'?UNSURE'": "'?row'",
+}
+NOT_HERE = re.compile(  # of other tests; and what is calibrated again, from labels it gave
+    r"labelwise (train|serve|compare|label --page|papers)\b|--page$|--by site$|calibrate tags.csv"
+)
+MOST = 12  # lines of one journey
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABELWISE_OVERWRITE", "1")
+    (tmp_path / "my work").mkdir()
+    monkeypatch.chdir(tmp_path / "my work")
+    random = np.random.default_rng(0)
+    scores, truth = ["id,score:cat,score:dog"], ["path,labels"]
+    for row in range(300):
+        cat, dog = (random.random(2) < (0.5, 0.3)).tolist()
+        shown = random.normal([2.0 * cat - 1, 2.0 * dog - 1])
+        scores.append(f"{row}.jpg,{shown[0]:.3f},{shown[1]:.3f}")
+        truth.append(f"{row}.jpg,{'|'.join(['cat'] * cat + ['dog'] * dog)}")
+    (tmp_path / "my work/my scores.csv").write_text("\n".join(scores) + "\n")
+    (tmp_path / "my work/my truth.csv").write_text("\n".join(truth) + "\n")
+    photos = twelve_photos(tmp_path / "my work/my photos")
+    paths = sorted(path.relative_to(photos.parent) for path in photos.rglob("*.png"))
+    table = [f"{path},{'dog' if number % 2 else 'cat'}" for number, path in enumerate(paths)]
+    (tmp_path / "my work/my photos.csv").write_text("\n".join(["path,labels", *table]) + "\n")
+    return tmp_path / "my work"
+
+
+def steps(output):
+    """Return the commands that an output names as next ones."""
+    lines = re.findall(r"^(?:Next:|     ) (labelwise .*)$", output, re.M)
+    for line in lines:
+        for word, file in FILES.items():
+            line = re.sub(rf"(?<=\s){re.escape(word)}(?=\s|$)", file, line)
+        yield line
+
+
+def follow(*first):
+    """Run commands and all that they name as next ones; return the lines that ran."""
+    waiting, done = list(first), []
+    while waiting and len(done) < MOST:
+        line = waiting.pop(0)
+        if line in done or NOT_HERE.search(line):
+            continue
+        result = run(*shlex.split(line)[1:], input="s\n" * 9)
+        assert result.exit_code == 0, (line, result.output, result.exception)
+        done.append(line)
+        waiting += steps(result.output)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("first", "named"),
+    [
+        ("evaluate 'my scores.csv' --scores logits --labels 'my truth.csv'", "calibrate"),
+        ("calibrate 'my scores.csv' --scores logits --labels 'my truth.csv' -o 'a b'", "predict"),
+        ("data describe 'my photos.csv'", "data split"),
+        ("data observe 'my photos.csv' --keep 0.5 -o 'a b.csv'", "train"),
+        ("data group 'my photos.csv' -o 'a b.csv'", "data split"),
+        ("data convert 'my photos.csv' -o 'a b.csv'", "data describe"),
+    ],
+)
+def test_what_is_named_about_tables_runs(folder, first, named):
+    lines = follow(f"labelwise {first}")
+    shown = " ".join([*lines, *steps(run(*shlex.split(first)).output)])
+    assert f"labelwise {named} " in shown
+
+
+def test_what_is_named_about_photos_runs(folder):
+    save_model(folder / "my run")
+    lines = follow("labelwise index 'my photos' --model 'my run' -o 'my index'")
+    verbs = {line.split()[1] for line in lines}
+    assert verbs == {"index", "search", "tag", "audit"}
+    lines = follow(
+        "labelwise count 'my index' dog",
+        "labelwise label next 'my index'",
+        "labelwise evaluate 'my run'",
+        "labelwise predict 'my run' 'my photos'",
+    )
+    assert {line.split()[1] for line in lines} >= {"count", "label", "evaluate", "predict", "data"}
