@@ -1,5 +1,6 @@
 """Audits as people do them. Oracles: what the photos really show, and the lines of the log."""
 
+import re
 from dataclasses import replace
 from itertools import islice
 
@@ -21,7 +22,7 @@ from labelwise.answers.session import EACH_TAG
 from labelwise.answers.tag_tables import TagTable, read_tags
 from labelwise.decide.audits import Audit
 from labelwise.errors import DataError, SettingsError
-from labelwise.report.audit import write_audit
+from labelwise.report.audit import page, write_audit
 
 SETTINGS = AuditSettings(random_photos=0, right_at_least=0.8)
 
@@ -233,3 +234,20 @@ def test_the_price_of_a_dropped_tag_is_exact():
     assert known > 0
     wrong_left = np.floor(0.1 * 230) + 1  # of the two that stay: one too many
     assert audit._null(test) == pytest.approx((wrong_left + known) / 250)
+
+
+def test_the_page_begins_with_the_verdict_and_names_what_is_kept_and_dropped(world):
+    folder, truth = world
+    session = session_of(folder, replace(SETTINGS, right_at_least=0.9))
+    assert "not guaranteed</span>" in page(session)
+    answer_all(session, truth)
+    verdict, written = session.verdict(), page(session)
+    assert verdict.guaranteed
+    kept = [session.table.tags[k] for k in verdict.kept]
+    first = written[written.index('class="verdict"') : written.index("How often each tag is right")]
+    assert f"at least 90 % of these {verdict.uses:,} uses together are right" in first
+    named = re.search(r"Kept \((\d+)\): </strong>([^<]*)\.", first)
+    assert set(named[2].split(", ")) == set(kept)
+    dropped = re.search(r"Dropped \((\d+)\): </strong>([^<]*)\.", first)
+    assert int(named[1]) + int(dropped[1]) == len(session.table.tags)
+    assert "night" in dropped[2]  # half of its uses are wrong

@@ -620,6 +620,10 @@ def test_keywords_of_photos_are_tags(tmp_path):
         ("", []),
         ("None.", []),
         ("The photo shows a dog on a beach, and the sky is blue and wide above it.", None),
+        ("Sure! Here are the tags:", None),
+        ("Here are the tags:\ndog, beach", ["dog", "beach"]),
+        ("Sure!\nThe tags of this photo: dog\nCat", ["dog", "cat"]),
+        ("Tags: dog, st. bernard, a. m. radio", ["dog", "st. bernard", "a. m. radio"]),
         ('{"dog": "yes"}', None),
         ('[["dog"]]', None),
         ("3", None),
@@ -647,15 +651,15 @@ def test_what_failed_or_cannot_be_shown_is_left_out_and_said(tmp_path):
     assert table.notes == (
         "left out 1 photo without a response",
         "left out what is not a list of tags: 1 response, first line 3",
-        "left out 2 tags without a name that can be shown",
+        "left out 2 tags (2 uses) without a name that can be shown",
     )
-    odd = ("do\x00g", "\x1b[31mred", "\u202egod", "x" * 1001)
+    odd = ("do\x07g", "\x1b[31mred", "\u202egod", "x" * 1001)
     rows = tmp_path / "rows.csv"
     rows.write_text("photo,tag\n" + "".join(f"a.png,{tag}\n" for tag in (*odd, "dog")))
     lists = tmp_path / "lists.csv"
     lists.write_text(f"path,labels\na.png,{'|'.join((*odd, 'dog'))}\n")
     for table in (read_tags(rows), read_tags(lists)):
-        note = "left out 4 tags without a name that can be shown"
+        note = "left out 4 tags (4 uses) without a name that can be shown"
         assert (table.tags, table.notes) == (("dog",), (note,))
     said = '[{"tag": "dog", "score": %s}]'
     bad = ("NaN", "1e400", "-Infinity", "1" + "0" * 400, "true")
@@ -671,7 +675,7 @@ def test_what_failed_or_cannot_be_shown_is_left_out_and_said(tmp_path):
         ("a.jsonl", '{"path": "a", "response": ""}\n', "there is no tag in it"),
         ("a.csv", "photo,tag,score\na,dog,high\n", "row 1: a score must be a number, got 'high'"),
         ("a.csv", "photo,tag\n,dog\n", "row 1: it names no photo"),
-        ("a.csv", "photo,tag\0\na,dog\n", "must be UTF-8 text"),
+        ("a.csv", "photo,tag\0\na,dog\n", "save the table as UTF-8|must be UTF-8 text"),
         ("a.csv", "path,labels\na,\n", "the table has no labels"),
         ("a.json", '[{"image_id": 1, "category_id": 1}]', "--data instances.json"),
         ("a.json", '[{"data": {}, "predictions": [1]}]', "'data' must name an 'image'"),

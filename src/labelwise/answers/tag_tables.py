@@ -40,6 +40,7 @@ NOTHING = (["none"], ["n/a"], ["nothing"])
 LONGEST_TAG, MOST_WORDS = 60, 6  # beyond, it is a sentence
 LONGEST_NAME, MOST_SCORE = 1000, 1e300
 FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
+PREAMBLE = re.compile(r"^[^,;:]*\b(?:tags|labels|keywords|objects)\b[^,;:\n]*:", re.IGNORECASE)
 BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
 
 
@@ -77,9 +78,11 @@ def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            head, colon, tail = text.partition(":")
-            text = tail if colon and head.strip().lower() in TAG_LISTS else text
-            pieces = (BULLET.sub("", line.strip()) for line in re.split(r"[,;\n]", text))
+            listed = PREAMBLE.sub("", text)
+            if text and not listed.strip():
+                return None  # "Sure! Here are the tags:", and nothing behind it
+            lines = (line.strip() for line in re.split(r"[,;\n]", listed))
+            pieces = (BULLET.sub("", line) for line in lines if not line.endswith((":", "!")))
             value = [tag for tag in (piece.strip(" .\"'`*#-") for piece in pieces) if tag]
             value = [] if [tag.lower() for tag in value] in NOTHING else value
     if isinstance(value, dict):
@@ -141,11 +144,11 @@ class TagTable:
         """Return the table of uses; ``photos`` are those without one. The highest score counts."""
         rows = {photo: row for row, photo in enumerate(dict.fromkeys(photos))}
         tags: dict[str, dict[int, float]] = {}  # NaN without a score
-        strange = 0
+        strange: dict[str, int] = {}
         for photo, text, score in found:
             tag = " ".join(text.split())
             if not _can_be_shown(tag):
-                strange += 1
+                strange[tag] = strange.get(tag, 0) + 1
                 continue
             row, own = rows.setdefault(photo, len(rows)), tags.setdefault(tag, {})
             own[row] = np.nan if score is None else max(score, own.get(row, score))
@@ -155,7 +158,7 @@ class TagTable:
         uses = tuple(np.array(list(own), np.int64) for own in ordered.values())
         values = tuple(np.array(list(own.values()), np.float64) for own in ordered.values())
         scores = None if np.isnan(np.concatenate(values)).any() else values
-        said = (*notes, *_left_out(strange))
+        said = (*notes, *_left_out(len(strange), sum(strange.values())))
         return cls(source, tuple(rows), tuple(ordered), uses, scores, known or {}, said)
 
     @classmethod
@@ -171,7 +174,8 @@ class TagTable:
             raise DataError(f"{table.name}: there is no tag in it")
         names = tuple(table.space.names[k] for k in used)
         uses = tuple(np.asarray(parts[k], np.int64) for k in used)
-        notes = (*table.notes, *_left_out(len(tagged) - len(used)))
+        strange = [len(parts[k]) for k in tagged if k not in {*used}]
+        notes = (*table.notes, *_left_out(len(strange), sum(strange)))
         return cls(table.name, tuple(table.ids), names, uses, notes=notes)
 
     @classmethod
@@ -211,8 +215,9 @@ def _can_be_shown(tag: str) -> bool:
     return 0 < len(tag) <= LONGEST_NAME and tag.isprintable()
 
 
-def _left_out(tags: int) -> list[str]:
-    return [f"left out {counted(tags, 'tag')} without a name that can be shown"] if tags else []
+def _left_out(tags: int, uses: int) -> list[str]:
+    counts = f"{counted(tags, 'tag')} ({counted(uses, 'use')})"
+    return [f"left out {counts} without a name that can be shown"] if tags else []
 
 
 def read_tags(

@@ -14,6 +14,8 @@ from labelwise.pictures.sources import FileImages
 from labelwise.report.charts import Dots, dot_plot
 from labelwise.report.contact_sheet import SIDE, card, file_name
 
+Known = tuple[str, Precision, Recall | None]
+NAMED = 30  # kept and dropped tags in the verdict
 DRAWN = 40  # tags in the chart
 PICTURED = 24  # wrong uses that are shown, the last ones
 HOW = (
@@ -42,6 +44,7 @@ def page(session: AuditSession) -> str:
     )
     known.sort(key=lambda tag: (not tag[1].kept, -tag[1].uses))
     not_kept = "dropped" if verdict.guaranteed else "not decided"
+    first = _verdict(session, known)
     shown = section("tags", "How often each tag is right", _chart(known), _table(known, not_kept))
     how = section("how", "How it was computed", paragraph(made), *map(paragraph, HOW))
     wrong = []
@@ -54,10 +57,31 @@ def page(session: AuditSession) -> str:
     seen = section("wrong", "People said these are wrong", tag("ul", *wrong, class_="sheet"))
     pictured = [("wrong", "Wrong", seen)] if wrong else []
     parts = [("tags", "Tags", shown), *pictured, ("how", "How", how)]
-    return document("Audit of tags", statement(session), parts)
+    return document("Audit of tags", statement(session), [("verdict", "Verdict", first), *parts])
 
 
-def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | None:
+def _verdict(session: AuditSession, known: Sequence[Known]) -> Markup:
+    """Return the verdict in large letters, and which tags are kept and dropped."""
+    verdict = session.verdict()
+    level, uses = percent(verdict.right_at_least), f"{verdict.uses:,} uses"
+    kept = [name for name, own, _ in known if own.kept]
+    if verdict.guaranteed:
+        word = "guaranteed"
+        words = f"at least {level} of these {uses} together are right"
+    else:
+        word = "not guaranteed"
+        words = f"it is not known yet whether {level} of the uses are right"
+    dropped = [name for name, own, _ in known if not own.kept] if verdict.guaranteed else []
+    lines = [tag("p", tag("span", word, class_="word"), f" {words}", class_="verdict")]
+    for title, names in (("Kept", kept), ("Dropped", dropped)):
+        if names:
+            more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+            heading = tag("strong", f"{title} ({len(names):,}): ")
+            lines.append(tag("p", heading, f"{', '.join(names[:NAMED])}{more}."))
+    return section("verdict", "Verdict", *lines)
+
+
+def _chart(known: Sequence[Known]) -> Markup | None:
     rows = []
     for name, estimate, _ in known:
         if estimate.estimate is not None:
@@ -76,7 +100,7 @@ def _chart(known: Sequence[tuple[str, Precision, Recall | None]]) -> Markup | No
     return tag("figure", chart, tag("figcaption", note))
 
 
-def _table(known: Sequence[tuple[str, Precision, Recall | None]], not_kept: str) -> Markup:
+def _table(known: Sequence[Known], not_kept: str) -> Markup:
     cells: list[list[str | Cell]] = []
     for name, estimate, missed in known:
         ends = " to ".join(dict.fromkeys(map(percent, (estimate.low, estimate.high))))
