@@ -133,3 +133,14 @@ def test_without_positives_or_rows_the_expected_f_is_left():
     assert "best-f" not in words
     rule, _ = fit_rule("auto", probs[:1], (probs[:1] > 0.5).astype(float))
     assert not isinstance(rule, TopK)
+
+
+def test_auto_needs_no_absences():
+    """Oracle: as many labels as are noted; with each label known to be present all would win."""
+    rng = np.random.default_rng(0)
+    probs = rng.random((60, 8))
+    labels = np.zeros((60, 8))
+    labels[np.arange(60), probs.argmax(1)] = 1
+    rule, words = fit_rule("auto", probs, labels, labels > 0)
+    assert rule(probs).sum(1).mean() == pytest.approx(1, abs=0.05)
+    assert "none is known to be absent" in words

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from labelwise.base.convex import CoinLoss, ShareLoss
 from labelwise.base.newton import Design
-from labelwise.calibration.shrunken import shrunken
+from labelwise.calibration.shrunken import shrunken, shrunken_lines, shrunken_with_errors
 from labelwise.errors import DataError
 from labelwise.eyes import fit as module
 from labelwise.eyes.fit import deal_folds, fit
@@ -226,3 +226,33 @@ def test_labels_that_are_never_absent_leave_the_probabilities_as_they_are():
     fitted = fit(x, y, loss=CoinLoss.of(y.astype(np.float64)))
     assert isinstance(fitted.link, Sigmoid)
     assert "could not be calibrated" in fitted.notes[0]
+
+
+def out_of_fold_logits(rows, labels=5, flipped=0.0, seed=0):
+    """Return logits and labels that follow their sigmoid, then are flipped at a rate; truth."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(-1.5, 3, (rows, labels))
+    truth = (rng.random((rows, labels)) < 1 / (1 + np.exp(-logits))).astype(float)
+    wrong = rng.random((rows, labels)) < flipped
+    return logits, np.where(wrong, 1 - truth, truth), truth
+
+
+def test_flipped_labels_are_noticed_and_probabilities_are_those_of_the_truth():
+    """Oracle: the share that was flipped, and the log loss on the labels before."""
+    logits, labels, truth = out_of_fold_logits(800, flipped=0.1)
+    link, errors = shrunken_with_errors(logits, labels, Sigmoid())
+    assert errors.rate == pytest.approx(0.1, abs=0.03)
+    assert "of 100 labels look wrong" in str(errors)
+    deceived = shrunken_lines(logits, labels, np.ones(labels.shape)).T
+    ours, theirs = link(logits), 1 / (1 + np.exp(-(deceived[0] * logits + deceived[1])))
+    best = log_loss(1 / (1 + np.exp(-logits)), truth).value
+    assert log_loss(ours, truth).value < best + 0.005
+    assert log_loss(theirs, truth).value > best + 0.02
+
+
+def test_right_labels_are_left_alone():
+    for seed in range(10):
+        logits, labels, _ = out_of_fold_logits(300, seed=seed)
+        link, errors = shrunken_with_errors(logits, labels, Sigmoid())
+        assert (errors.rate, str(errors)) == (0.0, "")
+        assert np.abs(link.slope - 1).max() < 0.5

@@ -53,6 +53,7 @@ Calibrator = Callable[..., Link]
 Part = tuple[Floats, NDArray[Any], Mask | None]
 
 AS_IT_IS = "as it is"
+FEW_WORDS = "Platt scaling, shrunk for few photos"
 AUTO, NONE = "auto", "none"
 SHRUNKEN = "shrunken"  # of cross-fitted heads, and of auto on few rows
 FEW = "few"  # for tens of photos; not among the candidates of auto, which takes hundreds
@@ -70,6 +71,7 @@ CALIBRATORS: Mapping[str, Calibrator] = {
     "histogram": histogram,
 }
 
+LEAST_ROWS = 20  # photos, or groups, below which nothing is chosen: shrunken Platt scaling
 STEPS = {"isotonic-shared", "isotonic", "histogram"}
 ENOUGH_FOR_STEPS = 100  # entries present, and as many absent
 
@@ -136,6 +138,8 @@ def fit_calibrator(
     try:
         if name == AUTO:
             count = len(logits) if groups is None else len(np.unique(groups))
+            if count < LEAST_ROWS and link is not None and not link.couples_labels:
+                return shrunken(logits, labels, link, observed), FEW_WORDS, None
             choice = auto(logits, labels, link, observed, groups=groups, folds=min(folds, count))
             kept = choice.link is link
             return (None, "", choice) if kept else (choice.link, choice.words, choice)

@@ -156,6 +156,12 @@ def fit_rule(
     if text != AUTO:
         among = ", over groups" if groups is not None and fit.by_group else ""
         return fit(probs, labels, observed, groups), fit.words + among
+    answers = read_answers(probs, labels, observed)
+    if not answers.absent.any():  # then giving every label would look best
+        noted = max(1.0, float(answers.present.sum() / max(len(answers.probs), 1)))
+        chosen = find_rule(f"average-{noted:g}")
+        why = "as many labels as are noted: none is known to be absent"
+        return chosen(probs, labels, observed), f"{chosen.words} ({why})"
     best, scores = choose_rule(probs, labels, observed)
     chosen = find_rule(best)
     ranked = ", ".join(f"{name} {scores[name]:.3f}" for name in dict.fromkeys((best, *scores)))

@@ -26,6 +26,7 @@ from labelwise.base.distributed import rank, value_of_first, wait_for_all
 from labelwise.base.progress import LimitedWatch, Silent, TimeIsUp, Watch
 from labelwise.calibration import expect_zero_share
 from labelwise.calibration.auto import SHRUNKEN
+from labelwise.calibration.shrunken import LabelErrors, shrunken_with_errors
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, evaluate
@@ -119,6 +120,7 @@ class _Finish:
         self.fitted: Link | None = None
         self.words, self.calibrator = "", "none"
         self.promises: tuple[Promise, ...] = ()
+        self.errors = LabelErrors(0.0, 0.0)
 
     @property
     def link(self) -> Link | None:
@@ -143,6 +145,7 @@ class _Finish:
             self._fit_link()
             rule, rule_words = self._fit_rule()
         self.notes += [str(warning.message) for warning in caught]
+        self.notes += [f"{self.errors}."] if self.errors.rate else []
         if training.frozen is not None and model.backbone.name == "identity":
             model = training.frozen.deployed(model)
         promises = tuple(promise.spec() for promise in self.promises)
@@ -173,12 +176,17 @@ class _Finish:
         else:
             name = self._calibrator()
             try:
-                made = fit_calibrator(name, val, self.own, source=val.split)
-                self.fitted, self.words, choice = made
-                self.calibrator = name if choice is None else choice.name
+                if name == SHRUNKEN:
+                    fitted = shrunken_with_errors(val.logits, val.labels, self.own, val.observed)
+                    self.fitted, self.errors = fitted
+                    self.words, self.calibrator = "Platt per label, shrunk to a shared one", name
+                else:
+                    made = fit_calibrator(name, val, self.own, source=val.split)
+                    self.fitted, self.words, choice = made
+                    self.calibrator = name if choice is None else choice.name
                 if self.fitted is None and name != "none":
                     self.notes.append("No calibrator beat the model's own probabilities.")
-            except DataError as error:
+            except (DataError, ValueError) as error:
                 self._not_fitted(str(error))
         link = self.link
         if link is None:
