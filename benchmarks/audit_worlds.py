@@ -11,6 +11,7 @@
     at the line 30 tags, each just below 90 % right: every guarantee of two or more is broken
     small       1 to 4 tags of 1 to 25 uses
     per tag     12 tags, one guarantee per tag
+    frequent    38 rare tags that are right, 2 frequent ones between 84 and 89 % right
 
 The sentence is what is tested: level and uses are read from its text. An audit ends at 600
 answers. Shares carry Clopper-Pearson intervals. The oracle knows each tag's precision, needs no
@@ -41,6 +42,7 @@ NAMES = {
     "broad": "60 tags of any precision",
     "at the line": "30 tags, each just below 90 % right",
     "per tag": "12 tags, one guarantee per tag",
+    "frequent": "38 rare right tags, 2 frequent ones just below 90 %",
 }
 GOAL = {"scores": 150, "no signal": 150}  # answers; 250 without scores
 SAID = re.compile(
@@ -61,6 +63,9 @@ def table(world, rng):
     if world == "small":
         sizes = rng.integers(1, 26, rng.integers(1, 5))
         rates = rng.choice([0.6, 0.9, 1.0], len(sizes))
+    if world == "frequent":
+        sizes = np.concatenate([rng.integers(1500, 2500, 2), rng.integers(10, 60, 38)])
+        rates = np.concatenate([rng.uniform(0.84, 0.89, 2), np.ones(38)])
     right = [rng.random(n) < p for n, p in zip(sizes, rates, strict=True)]
     if world == "at the line":
         sizes = np.maximum(sizes, 20)
