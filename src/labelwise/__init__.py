@@ -10,7 +10,7 @@ and editors see them all.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labelwise.base.lazy import imported_later
 
@@ -115,7 +115,7 @@ _HOMES = {
 
 if not TYPE_CHECKING:  # else a checker would believe in any name
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name in _MODULES or name in _FORMER:
             return import_module(f"labelwise.{_MODULES.get(name) or _FORMER[name]}")
         return imported_later("labelwise", _HOMES)(name)

@@ -240,8 +240,20 @@ class Calibrate:
         fitted, _, _ = calibration.fit_calibrator(method, *given)
         return own if fitted is None else fitted
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(calibration, name)
+    if TYPE_CHECKING:  # else found where they are asked for
+        auto = staticmethod(calibration.auto)
+        beta = staticmethod(calibration.beta)
+        expect_zero_share = staticmethod(calibration.expect_zero_share)
+        few_labels = staticmethod(calibration.few_labels)
+        histogram = staticmethod(calibration.histogram)
+        isotonic = staticmethod(calibration.isotonic)
+        platt = staticmethod(calibration.platt)
+        temperature = staticmethod(calibration.temperature)
+        within_groups = staticmethod(calibration.within_groups)
+    else:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(calibration, name)
 
     def __dir__(self) -> list[str]:
         return calibration.__all__
