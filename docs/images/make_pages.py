@@ -3,8 +3,8 @@
     python docs/images/make_pages.py RUN INDEX COMPARISON LIBRARY PHOTO... -o docs/images
 
 RUN is served with INDEX as anyone would serve it; PHOTO are tagged. COMPARISON is a page that
-`compare` wrote; LIBRARY are photos to label, with the table photos.csv. `make pictures` does so
-with the quickstart's photos.
+`compare` wrote; LIBRARY are photos to label, with the table labels.csv. `make pictures` does so
+with the open photos.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from playwright.sync_api import sync_playwright
 
 SIZE = {"width": 1280, "height": 720}
 MOST_BYTES = 600_000  # of all pictures together
+WORD = "animal"  # what is asked about first on the page that labels
 
 
 @contextmanager
@@ -61,7 +62,8 @@ def shoot_labelling(page: Any, address: str, table: Path, out: Path) -> Path:
     page.locator("#grid img").first.wait_for()
     page.wait_for_function(LOADED)
     with table.open(newline="") as stream:
-        shown = {Path(row["path"]).name for row in csv.DictReader(stream) if "cat" in row["labels"]}
+        rows = list(csv.DictReader(stream))
+    shown = {Path(row["image"]).name for row in rows if WORD in row["labels"].split("|")}
     for tile in page.locator("#grid button").all():
         if str(tile.get_attribute("aria-label")).rpartition(":")[0].rpartition("/")[2] in shown:
             tile.click()
@@ -106,17 +108,17 @@ def main() -> None:
     for name in ("run", "index", "comparison", "library"):
         parser.add_argument(name, type=Path)
     parser.add_argument("photos", type=Path, nargs="+")
-    parser.add_argument("--query", default="cat")
+    parser.add_argument("--query", default="water, -building")
     parser.add_argument("-o", "--out", type=Path, required=True)
     given = parser.parse_args()
     with chromium() as page, tempfile.TemporaryDirectory() as spare:
         with served("serve", str(given.run), str(given.index)) as address:
             made = shoot(page, address, given.photos, given.out, given.query)
         words = Path(spare) / "words.txt"
-        words.write_text("cat\ntemple\nflower\nrocket\n")
+        words.write_text("\n".join((WORD, "building", "flower", "water")))
         asking = ("label", str(given.library), "--page", "--words", str(words))
         with served(*asking, "--out", f"{spare}/answers.csv") as address:
-            made.append(shoot_labelling(page, address, given.library / "photos.csv", given.out))
+            made.append(shoot_labelling(page, address, given.library / "labels.csv", given.out))
         for file in (given.run / "report.html", given.comparison):
             made.append(shoot_file(page, file, given.out))
     for path in made:
