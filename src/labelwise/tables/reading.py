@@ -301,7 +301,9 @@ def roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]
 def holds_photos(cells: Cells) -> bool:
     """Return whether every cell of a column is the name of a photo."""
     texts = cells.texts
-    return bool(texts) and all(Path(text).suffix.lower() in IMAGE_SUFFIXES for text in texts)
+    return bool(texts) and all(
+        f".{text.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES for text in texts
+    )
 
 
 def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]:

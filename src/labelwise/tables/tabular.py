@@ -409,7 +409,7 @@ def _parquet_batches(
         raise DataError(f"{name}: the table cannot be read ({first_line(error)})") from None
 
 
-SAMPLE_ROWS = 20_000  # that are looked at before a table is read; all of it where they leave doubt
+SAMPLE_ROWS = 4_000  # that are looked at before a table is read; all of it where they leave doubt
 TRIED_ROWS = 100_000  # with which a reading is tried before a person is asked
 MOST_SEARCHED = 100_000  # files that are looked at for the suffix of photos
 EXAMPLES = 3  # rows whose labels are shown for each reading
