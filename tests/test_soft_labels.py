@@ -158,7 +158,7 @@ def test_search_and_tag_count_a_soft_label_as_the_majority_does(tmp_path):
         share = np.where(held.labels == 1, 0.8, 0.1) if name == "soft" else held.labels
         replace(held, labels=share).save(run / "predictions" / "test.parquet")
         index = made_index(tmp_path / f"{name}.index", run, logits)
-        found = must_run("search", index, "--wrong-at-most", "0.4", "--json", "--", "-beach")
+        found = must_run("search", index, "--wrong-about", "0.4", "--json", "--", "-beach")
         tagged = must_run("tag", index, "--xmp", "--wrong-at-most", "0.4", "--dry-run")
         answers.append((found.stdout.replace(name, ""), tagged.stdout.replace(name, "")))
     assert answers[0] == answers[1]

@@ -155,7 +155,7 @@ def test_what_is_said_of_thousands_of_wrong_arguments_is_short(library, index):
     ("given", "sentence"),
     [
         ({"top": True}, "top must be a number, got true"),
-        ({"wrong_at_most": False}, "wrong_at_most must be a number, got false"),
+        ({"wrong_about": False}, "wrong_about must be a number, got false"),
         ({"top": 10**9}, "less than or equal to 200"),
         ({"query": "unicorn"}, "unicorn"),
         ({"limit": 5}, "search_photos takes no 'limit'; it takes query, top, at_least"),
@@ -177,14 +177,14 @@ def test_an_argument_of_another_kind_or_name_is_refused(library, index, given, s
 
 def test_a_list_says_its_interval_its_estimate_and_its_condition(made):
     index = open_index(made)
-    asked = {"query": "dog", "wrong_at_most": 0.3, "top": 5}
-    few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001}
+    asked = {"query": "dog", "wrong_about": 0.3, "top": 5}
+    few = {"query": "dog, cat, beach, row", "wrong_about": 0.001}
     questions = ("search_photos", asked), ("search_photos", few), ("count_photos", {"query": "dog"})
     listed, refusing, counted = map(told, asking(PhotoTools(index), *questions))
     expected = answer(index, Query.parse("dog"), top=1)
     assert counted["in_words"] == expected.counted
     assert (counted["low"], counted["high"]) == (expected.count.lower, expected.count.upper)
-    expected = answer(index, Query.parse("dog"), top=5, wrong_at_most=0.3)
+    expected = answer(index, Query.parse("dog"), top=5, wrong_about=0.3)
     assert listed["statement"] == asdict(expected.statement)
     assert expected.statement.kind == "estimate"
     for words in (expected.counted, expected.statement.sentence, "5 photos of them", "interval: "):

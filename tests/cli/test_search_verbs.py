@@ -138,20 +138,20 @@ def test_a_list_is_cut_with_an_estimate(tmp_path):
     """Oracle: the estimate of the index itself; a model that knows nothing cuts no list at 1 %."""
     logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
     index = made_index(tmp_path / "photos.index", save_model(tmp_path / "run"), logits)
-    truth = answer(open_index(index), Query.parse("dog"), wrong_at_most=0.3)
-    output = " ".join(said("search", index, "dog", "--wrong-at-most", "0.3").split())
+    truth = answer(open_index(index), Query.parse("dog"), wrong_about=0.3)
+    output = " ".join(said("search", index, "dog", "--wrong-about", "0.3").split())
     assert f" % of this list of {truth.above} photos is wrong (95 % interval: " in output
     assert truth.statement.sentence in output
-    (found,) = lines("search", index, "dog", "--wrong-at-most", "0.3", "--count", "--json")
+    (found,) = lines("search", index, "dog", "--wrong-about", "0.3", "--count", "--json")
     assert found["statement"] == asdict(truth.statement)
     assert truth.statement.low < truth.statement.wrong < truth.statement.high
-    (none,) = lines("search", index, "dog", "--wrong-at-most", "0.001", "--count", "--json")
+    (none,) = lines("search", index, "dog", "--wrong-about", "0.001", "--count", "--json")
     assert none["statement"]["sentence"] == (
         "No estimate: no list is expected to be at most 0.1 % wrong; audit a list instead."
     )
     with open_index(index) as opened:  # a photo that somebody called wrong leaves the list
         opened.correct(truth.hits[0].row, {"dog": "absent"})
-        fewer = answer(opened, Query.parse("dog"), wrong_at_most=0.3)
+        fewer = answer(opened, Query.parse("dog"), wrong_about=0.3)
     assert fewer.above == truth.above - 1
     wrong = (truth.statement.wrong * truth.above - 1) / fewer.above
     assert fewer.statement.wrong == pytest.approx(wrong)

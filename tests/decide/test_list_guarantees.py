@@ -1,5 +1,6 @@
 """Lists: checks, estimates, verdicts. Oracles: fractions, all orders, scipy's laws, known lists."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from math import exp, inf, prod
@@ -11,7 +12,7 @@ from scipy.stats import betabinom, binom, binomtest, hypergeom
 from labelwise import decide
 from labelwise.decide import ListAnswers, ListCheck, Promise, judge_list, judge_lists
 from labelwise.decide.audits import ListAudit, promised_check, size_list
-from labelwise.decide.estimate import ListEstimate, NoEstimate, ScoredSplit, judge_cut
+from labelwise.decide.estimate import WIDEST, ListEstimate, NoEstimate, ScoredSplit, judge_cut
 from labelwise.decide.promises import DOUBTED, MISJUDGED
 from labelwise.errors import DataError
 
@@ -99,7 +100,11 @@ def test_interval_is_the_beta_binomial_one():
     ends = np.searchsorted(law, [0.015, 0.985], side="right")
     assert (said.low * listed, said.high * listed) == pytest.approx(np.minimum(ends, listed))
     assert said.wrong == pytest.approx(min(false / 480 * 400 / listed, 1.0), abs=1e-9)
-    words = said.stated().sentence
+    assert said.high - said.low > WIDEST  # so it is not shown as a list
+    low = f"{100 * said.low:.2g}"
+    assert said.stated().kind == "none"
+    assert said.stated().sentence == f"No estimate: between {low} and 100 % of it may be wrong."
+    words = replace(said, low=0.6).stated().sentence
     assert words.startswith(f"About {100 * said.wrong:.2g} % of this list of {listed} photos is ")
     assert words.endswith(": 40 of 480 test photos that do not match score this high.")
 
@@ -147,7 +152,11 @@ def test_no_estimate_says_why():
     good, library = ScoredSplit(*scored(400, 0.2, rng)), scored(300, 0.2, rng)[0]
     few = ScoredSplit(good.scores[:40], good.present[:40])
     blank = ScoredSplit(good.scores, np.zeros(400, bool))
-    assert decide.estimate_list(good, few, library).reason.startswith("fewer than 50 test")
+    absent = int((~few.present).sum())
+    for part, splits in (("test", (good, few)), ("validation", (few, good))):
+        reason = decide.estimate_list(*splits, library).reason
+        counted = f"{absent} {part} photos, counted once per group, are without it"
+        assert reason == f"{counted}; 50 are needed"
     assert decide.estimate_list(blank, good, library).reason.startswith("no validation photo")
     useless = [ScoredSplit(*scored(800, 0.1, rng, gap=0.0)) for _ in range(2)]
     assert isinstance(decide.estimate_list(*useless, library), NoEstimate)

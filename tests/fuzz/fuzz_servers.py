@@ -115,7 +115,7 @@ def drawn_request(rng):
     kinds = (
         *(upload, upload, other),
         lambda: send(f"/api/v1/photos/{photo}/labels", {"labels": states}, "PUT"),
-        lambda: ask("/api/v1/search", "q", "top", "at_least", "wrong_at_most", "sort", "cursor"),
+        lambda: ask("/api/v1/search", "q", "top", "at_least", "wrong_about", "sort", "cursor"),
         lambda: ask("/api/v1/review", "by", "count", "label"),
         lambda: ask(f"/api/v1/photos/{photo}{seen}", "side", "count", "label", "q"),
         lambda: ask(rng.choice(few), "q", "label"),
@@ -200,7 +200,7 @@ def question(rng):
     query = rng.choice([LABELS[0], f"{LABELS[0]}, -{LABELS[1]}", "none", "(" * 50, *NASTY_TEXT])
     tools = {
         "describe_library": {"labels_with": "o"},
-        "search_photos": {"query": query, "top": 3, "at_least": 0.1, "wrong_at_most": 0.4},
+        "search_photos": {"query": query, "top": 3, "at_least": 0.1, "wrong_about": 0.4},
         "count_photos": {"query": query},
         "explain_photo": {"photo": photo},
         "similar_photos": {"photo": photo, "top": 2},

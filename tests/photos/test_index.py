@@ -199,18 +199,18 @@ def test_lists_are_cut_under_the_models_own_link(index):
     ]
     library = log_p.astype(np.float32).astype(np.float64)
     by_hand = estimate_list(*halves, library, wrong_at_most=0.6)
-    found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
+    found = answer(index, Query.parse("dog"), wrong_about=0.6)
     expected = {row for row in range(12) if library[row] >= by_hand.cut}
     assert len(expected) > 1
-    assert {hit.row for hit in found.hits} == expected
+    assert found.above == len(expected)
     assert found.statement.kind == "none"  # 12 photos are too few to be compared
+    assert not found.hits  # so the list is not shown
     assert found.statement.sentence == (
         "No estimate: your photos were not compared with the test photos; audit the list."
     )
     wrong = min(expected)
     index.correct(wrong, {"dog": "absent"})
-    found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
-    assert {hit.row for hit in found.hits} == expected - {wrong}
+    found = answer(index, Query.parse("dog"), wrong_about=0.6)
     assert found.above == len(expected) - 1
     rule = Threshold(float(np.exp(np.sort(log_p[8:])[1:3].mean())))
     chosen = index.sets(slice(8, 12), rule)[:, DOG]

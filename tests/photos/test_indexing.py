@@ -307,7 +307,7 @@ def test_photos_of_a_cross_fitted_promise_are_called_validation_photos(update, t
 
     def known():
         update(model=run)  # the same weights
-        found = answer(open_index(update.folder), query, wrong_at_most=0.6)
+        found = answer(open_index(update.folder), query, wrong_about=0.6)
         return found.statement.sentence.partition("with the ")[2].partition(" photos;")[0]
 
     (predictions / "test.parquet").rename(predictions / "promise.parquet")

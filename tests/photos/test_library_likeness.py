@@ -216,7 +216,7 @@ def test_copies_of_held_out_photos_prove_no_more(tmp_path, model, copies):
     pair = [open_index(made_index(tmp_path / name, folder, LOGITS)) for name, folder in named]
     splits = [Asked(index, DOG).splits for index in pair]
     assert {sum(len(half.scores) for half in one) for one in splits} == {400}
-    found = [answer(index, DOG, wrong_at_most=0.3) for index in pair]
+    found = [answer(index, DOG, wrong_about=0.3) for index in pair]
     assert found[0].statement == found[1].statement
     once, many = (answer(index, DOG).count for index in pair)
     assert once.expected == pytest.approx(many.expected, rel=0.02)

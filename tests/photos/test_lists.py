@@ -34,7 +34,7 @@ DOG, CAT = Query.parse("dog"), Query.parse("cat")
 
 def promised(index, query=DOG, share=0.2, who=None, **options):
     """Keep the receipt of a list, as version 0.2 promised it on average over searches."""
-    found = answer(index, query, wrong_at_most=share, **options)
+    found = answer(index, query, wrong_about=share, **options)
     said = ("list", 1 - share, None, 400, 50, 0.95, "held-out photos", "2026-01-01", "conformal")
     promise = Promise(*said, kind="expected", listed=len(found.rows))
     return found, keep_receipt(index, query, promise, found.rows, who)
@@ -46,7 +46,7 @@ def test_a_receipt_says_what_was_promised_of_which_photos_by_which_model(index, 
     assert read == receipt
     assert (read.number, read.query, read.who, read.withdrawn) == (1, "dog", "ann", False)
     rows = sorted(rows_in_order(index, read).tolist())
-    everything = answer(index, DOG, wrong_at_most=0.2, top=600)
+    everything = answer(index, DOG, wrong_about=0.2, top=600)
     assert rows == sorted(hit.row for hit in everything.hits) == sorted(found.rows.tolist())
     hashes = sorted(index.store.contents_of([row])[row].hash for row in rows)
     assert read.photos == hashlib.sha256(b"".join(hashes)).hexdigest()
@@ -68,7 +68,7 @@ def test_the_same_promise_is_kept_once_and_another_one_anew(index):
 
 
 def test_a_search_keeps_no_receipt_whose_photos_have_an_order_that_is_no_ranking(index, folder):
-    assert search(folder, "dog", wrong_at_most=0.2).statement.kind == "estimate"
+    assert search(folder, "dog", wrong_about=0.2).statement.kind == "estimate"
     assert receipts_of(index) == []
     found, receipt = promised(index)
     order = rows_in_order(index, receipt).tolist()
@@ -150,7 +150,7 @@ def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
 
 def sure(index):
     """Keep a receipt of half a list, with a confidence, as version 0.2 promised it."""
-    found = answer(index, DOG, wrong_at_most=0.5)
+    found = answer(index, DOG, wrong_about=0.5)
     said = ("list", 0.5, 0.95, 400, 50, 0.95, "held-out photos", "2026-01-01", "exact")
     promise = Promise(*said, kind="sure", listed=len(found.rows))
     return keep_receipt(index, DOG, promise, found.rows)

@@ -184,12 +184,12 @@ def test_a_list_is_cut_with_an_estimate_or_the_reason_why_there_is_none(server):
     """Oracle: the plain search, whose photos are shown where there is no list, too."""
     plain = server.get("/api/v1/search?q=cat&top=3")
     assert plain["statement"] is plain["above"] is None
-    made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")  # of 12 photos
+    made = server.get("/api/v1/search?q=-beach&wrong_about=0.5")  # of 12 photos
     nothing = {"kind": "none", "wrong": None, "low": None, "high": None}
     words = "No estimate: your photos were not compared with the test photos; audit the list."
     assert made["statement"] == nothing | {"sentence": words}
     assert made["above"] == len(made["hits"]) > 0
-    none = server.get("/api/v1/search?q=cat&top=3&wrong_at_most=0.001")
+    none = server.get("/api/v1/search?q=cat&top=3&wrong_about=0.001")
     words = "No estimate: no list is expected to be at most"
     assert none["statement"]["sentence"].startswith(words)
     assert [hit["id"] for hit in none["hits"]] == [hit["id"] for hit in plain["hits"]]

@@ -470,7 +470,7 @@ def test_filters_are_sent_with_the_query(own, page):
     expect(page.locator("#counted.error")).to_contain_text("do not apply to a text in quotation")
 
 
-LIST = "/api/v1/search?q=-beach&wrong_at_most=0.5&top=99"
+LIST = "/api/v1/search?q=-beach&wrong_about=0.5&top=99"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -527,7 +527,7 @@ def many(run, tmp_path_factory):
 
 def test_a_list_shows_its_statement_as_the_api_words_it(many, visit):
     """Where there is no list, the photos of the plain search are shown with the reason."""
-    page, given = visit(many, "/#search/-beach"), "/api/v1/search?q=-beach&wrong_at_most="
+    page, given = visit(many, "/#search/-beach"), "/api/v1/search?q=-beach&wrong_about="
     estimate, none = (many.get(f"{given}{share}")["statement"] for share in (0.4, 0.01))
     page.locator("#filters summary").click()
     page.locator("#promised").check()

@@ -153,6 +153,14 @@ Confidence = Annotated[
 WrongAtMost = Annotated[
     float | None, option("--wrong-at-most", help="The share that may be wrong, such as 0.1.")
 ]
+WrongAbout = Annotated[
+    float | None,
+    option(
+        "--wrong-about",
+        "--wrong-at-most",
+        help="Cut the list where about this share is wrong, such as 0.1.",
+    ),
+]
 Seeds = Annotated[int | None, option("--seeds", min=1, help="Runs of each row (3).")]
 Root = Annotated[Path | None, option("--root", help="The folder that holds the data sets (data).")]
 Top = Annotated[int | None, option("--top", "-n", min=1, help="How many.")]

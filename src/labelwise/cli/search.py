@@ -20,7 +20,7 @@ from labelwise.cli.arguments import (
     Like,
     Text,
     Top,
-    WrongAtMost,
+    WrongAbout,
     option,
 )
 from labelwise.cli.command import app, refuse, verb
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from labelwise.photos.query import Found, Hit
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
-ANSWERED = ("wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query alone
+ANSWERED = ("wrong_about", "sort", *FILTERS, "count", "html")  # of a query alone
 
 
 @verb(
     app,
-    "search 'dog, -beach' --wrong-at-most 0.1",
+    "search 'dog, -beach' --wrong-about 0.1",
     "search photos.index --like a.jpg -n 20",
     more="sort",
 )
@@ -63,7 +63,7 @@ def search(
     *,
     top: Top = None,
     at_least: AtLeast = None,
-    wrong_at_most: WrongAtMost = None,
+    wrong_about: WrongAbout = None,
     like: Like = None,
     text: Text = None,
     folder: Annotated[
@@ -106,7 +106,7 @@ def search(
 
     'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
     the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
-    --wrong-at-most 0.1 cuts the list where about 10 % of it is wrong, and shows the interval of
+    --wrong-about 0.1 cuts the list where about 10 % of it is wrong, and shows the interval of
     that estimate. Your answers turn it into a guarantee: labelwise audit INDEX QUERY.
     --text ranks photos by any text (the model must know words), and gives no probability.
     """
@@ -177,7 +177,7 @@ def search(
                 folder, since, until, camera, rating, tuple(keyword or ()), distinct=distinct
             ),
             at_least=at_least or 0.0,
-            wrong_at_most=wrong_at_most,
+            wrong_about=wrong_about,
             sort=sort,
         )
         sentences = found.sentence(), found.copies_sentence, found.likeness.sentence()
@@ -187,6 +187,13 @@ def search(
             else:
                 tell(*sentences)
             return
+        named = quoted(place, wanted)
+        if found.statement is not None and found.statement.kind == "none":
+            complain(found.statement.sentence)
+            if not as_json and not paths_only:
+                checked = f"audit {named} --wrong-at-most {wrong_about:g}"
+                next_steps(checked if found.above else f"search {named}")
+            raise typer.Exit(1)
         shown.hits(found.hits, beside)
         if html is not None:
             from labelwise.report.contact_sheet import write_contact_sheet
@@ -195,13 +202,10 @@ def search(
         if as_json or paths_only:
             return
         tell(*sentences, "" if html is None else f"the page: {html}")
-        named = quoted(place, wanted)
-        if wrong_at_most is None:
-            next_steps(f"search {named} --wrong-at-most 0.1")
-        elif found.hits:
-            next_steps(f"audit {named} --wrong-at-most {wrong_at_most:g}")
+        if wrong_about is None:
+            next_steps(f"search {named} --wrong-about 0.1")
         else:
-            next_steps(f"search {named}")
+            next_steps(f"audit {named} --wrong-at-most {wrong_about:g}")
 
 
 @dataclass(frozen=True)

@@ -333,6 +333,7 @@ FEWEST_PRESENT = 5  # photos with the label, for a count
 LEAST_GAP = 0.15  # between TPR and FPR, for a count
 FEWEST_HITS = 5  # validation photos with the label above the cut
 FEWEST_LISTED = 10  # photos of a list that is estimated
+WIDEST = 0.5  # interval of its wrong share: beyond it, nothing is said
 DRAWS, SHARES = 4000, 60
 CAUTION = 0.6  # of each tail: the interval then covers in every simulated world, heavy tails too
 FINE = 4000  # wrong photos up to which each number is considered
@@ -374,6 +375,9 @@ class ListEstimate:
         if self.listed < FEWEST_LISTED:  # such lists are there by luck as often as not
             short = f"a list of {counted(self.listed, 'photo')} is too short; look at all of it"
             return Statement("none", f"No estimate: {short}.")
+        if self.high - self.low > WIDEST:
+            between = f"between {_percent(self.low)} and {_percent(self.high)} % of it may be wrong"
+            return Statement("none", f"No estimate: {between}.", None, self.low, self.high)
         score = "scores" if self.test_wrong == 1 else "score"
         words = (
             f"About {_percent(self.wrong)} % of this list of {counted(self.listed, 'photo')} is "
@@ -430,8 +434,10 @@ def estimate_list(
     """Return the longest list whose estimated wrong share is at most this, and its interval."""
     if not 0 < wrong_at_most < 1 or not 0 < confidence < 1:
         raise DataError("wrong_at_most and confidence must lie between 0 and 1.")
-    if test.sizes[1] < FEWEST_ABSENT or validation.sizes[1] < FEWEST_ABSENT:
-        return NoEstimate(f"fewer than {FEWEST_ABSENT} test photos are without it")
+    for part, known in (("test", test), ("validation", validation)):
+        if known.sizes[1] < FEWEST_ABSENT:
+            there = f"{known.sizes[1]} {part} photos, counted once per group, are without it"
+            return NoEstimate(f"{there}; {FEWEST_ABSENT} are needed")
     if not validation.sizes[0]:
         return NoEstimate("no validation photo shows it")
     cuts = np.unique(np.asarray(library, np.float64))[::-1]

@@ -207,11 +207,11 @@ class Asked:
         return self._found(ranked, ranked.ranking, least, count, sort)
 
     def cut(
-        self, wrong_at_most: float, count: int = 50, *, at_least: float = 0.0, sort: Sort = "score"
+        self, wrong_about: float, count: int = 50, *, at_least: float = 0.0, sort: Sort = "score"
     ) -> Found:
-        """Return the list of which this share is estimated to be wrong."""
+        """Return the list of which this share is estimated to be wrong; none without estimate."""
         least, ranking = self.own.held_out.score_at(_checked(at_least, sort)), self.own.ranking
-        made = self._estimated(wrong_at_most, least)
+        made = self._estimated(wrong_about, least)
         rows, hits, known = said_of(self.index, self.bound)
         wrong = rows[known & ~hits]
         if len(wrong):
@@ -235,6 +235,9 @@ class Asked:
         # By date, the newest photos above the cut come first, not the most probable ones.
         whole = above is not None and (listed or sort == "date")
         rows, scores = ranking.best(above or 0) if whole else ranking.best(count)
+        statement = None if made is None else self._statement(made)
+        if statement is not None and statement.kind == "none":
+            least = np.inf  # a list of which nothing can be said is not shown as one
         rows, scores = rows[scores >= least], scores[scores >= least]
         shown = slice(None) if sort == "date" else slice(count)
         probs = ranked.held_out.probs(scores[shown].astype(np.float64))
@@ -257,7 +260,7 @@ class Asked:
             filter=self.filter,
             answers=index.spec.answers,
             known=index.facts.known,
-            statement=None if made is None else self._statement(made),
+            statement=statement,
             copies=near_copies(index, rows) if listed else None,
         )
 
@@ -286,14 +289,14 @@ class Asked:
             return replace(expected, lower=np.nan, upper=np.nan)
         return HitCount(made.count, made.low, made.high, made.confidence)
 
-    def _estimated(self, wrong_at_most: float, least: float) -> ListEstimate | NoEstimate:
-        if not 0 < wrong_at_most < 1:
-            raise DataError(f"wrong_at_most must lie between 0 and 1, got {wrong_at_most:g}")
+    def _estimated(self, wrong_about: float, least: float) -> ListEstimate | NoEstimate:
+        if not 0 < wrong_about < 1:
+            raise DataError(f"wrong_about must lie between 0 and 1, got {wrong_about:g}")
         if self.splits is None:
             return NoEstimate("the model has no test photos")
         if not len(self._library):
             return NoEstimate("no photo passes the query")
-        made = estimate_list(*self.splits, self._library, wrong_at_most=wrong_at_most)
+        made = estimate_list(*self.splits, self._library, wrong_at_most=wrong_about)
         if isinstance(made, NoEstimate) or made.cut >= least:
             return made
         if not (self._library >= least).any():
@@ -333,18 +336,19 @@ def answer(
     *,
     top: int = 50,
     at_least: float = 0.0,
-    wrong_at_most: float | None = None,
+    wrong_about: float | None = None,
     sort: Sort = "score",
     photos: PhotoFilter = EVERY_PHOTO,
 ) -> Found:
-    """Return the ``top`` photos of a query, cut where about ``wrong_at_most`` of them are wrong.
+    """Return the ``top`` photos of a query, cut where about ``wrong_about`` of them are wrong.
 
+    Where that share cannot be estimated, no photo is listed, and the statement says why.
     ``sort="date"`` lists the newest photos above the cuts first.
     """
     asked = Asked(index, query, photos)
-    if wrong_at_most is None:
+    if wrong_about is None:
         return asked.top(top, at_least=at_least, sort=sort)
-    return asked.cut(wrong_at_most, top, at_least=at_least, sort=sort)
+    return asked.cut(wrong_about, top, at_least=at_least, sort=sort)
 
 
 def labels_told(bound: BoundQuery, space: LabelSpace, answer: str) -> dict[str, Fact]:

@@ -71,8 +71,8 @@ async def read_form(request: Request, most: int) -> list[Upload]:
                 name = one_line(name or "picture")[:NAME_LENGTH]
                 uploads.append(Upload(name, await file.read()))
     finally:
-        for file in reader._files_to_close_on_error:  # also that of a part without an end
-            file.close()
+        for spooled in reader._files_to_close_on_error:  # also that of a part without an end
+            spooled.close()
     return uploads
 
 

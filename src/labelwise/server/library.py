@@ -174,7 +174,10 @@ class Library:
         q: Annotated[str, Option(max_length=2000, description="As in dog, -beach")],
         top: Top = 50,
         at_least: Share = 0.0,
-        wrong_at_most: Annotated[float | None, Option(gt=0, lt=1)] = None,
+        wrong_about: Annotated[float | None, Option(gt=0, lt=1)] = None,
+        wrong_at_most: Annotated[
+            float | None, Option(gt=0, lt=1, deprecated=True, description="Until 0.5: wrong_about")
+        ] = None,
         sort: Sort = "score",
         folder: Annotated[Text, Option(max_length=1000, description="Below it: 2023/june")] = None,
         since: Annotated[Text, Option(max_length=10, description="As in 2023-06-30")] = None,
@@ -188,8 +191,15 @@ class Library:
         query, start = self.query(q), int(cursor or 0)
         words = tuple(keyword or ())
         photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
-        how: dict[str, Any] = {"at_least": at_least, "wrong_at_most": wrong_at_most, "sort": sort}
-        answered = answer(self.index, query, top=start + top + 1, photos=photos, **how)
+        answered = answer(
+            self.index,
+            query,
+            top=start + top + 1,
+            photos=photos,
+            at_least=at_least,
+            wrong_about=wrong_at_most if wrong_about is None else wrong_about,
+            sort=sort,
+        )
         shown = answered.hits[start : start + top]
         ids, hits = self.ids(hit.row for hit in shown), []
         for hit in shown:

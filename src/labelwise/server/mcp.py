@@ -198,14 +198,14 @@ class PhotoTools:
         query: Asked,
         top: Listed = 20,
         at_least: Annotated[Share, Field(description="The least probability of a photo.")] = 0.0,
-        wrong_at_most: Annotated[
+        wrong_about: Annotated[
             float | None,
-            Field(gt=0, lt=1, description="Cut the list where this share of it is wrong."),
+            Field(gt=0, lt=1, description="Cut the list where about this share of it is wrong."),
         ] = None,
         newest_first: bool = False,
     ) -> PhotoList:
         """Find photos by labels, the most probable first, with an estimate of how much is wrong."""
-        cut: dict[str, Any] = {"at_least": at_least, "wrong_at_most": wrong_at_most}
+        cut: dict[str, Any] = {"at_least": at_least, "wrong_about": wrong_about}
         cut["sort"] = "date" if newest_first else "score"
         answered = answer(self.index, self._query(query), top=top, **cut)
         photos = []

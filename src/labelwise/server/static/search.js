@@ -119,7 +119,7 @@ async function look(text, more) {
     top: 48,
     sort: find("sort").value,
     at_least: Number(find("cut").value) / 100 || null,
-    wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
+    wrong_about: find("promised").checked ? Number(find("wrong").value) / 100 : null,
     ...filters,
     cursor: more ? cursor : null,
   });
