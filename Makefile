@@ -47,7 +47,7 @@ help: ## show this list
 $(PACKAGE): pyproject.toml constraints.txt
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$(VENV)"; $(PYTHON) -m venv "$(VENV)"; } || { rm -rf "$(VENV)"; \
 	  echo "$(PYTHON) cannot make an environment. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
-	@echo "installing labelwise into $(VENV): about 150 MB are fetched, once"
+	@echo "installing labelwise into $(VENV): about 155 MB are fetched, once"
 	@set -o pipefail; $(PIP) -e . $(SHOWN)
 	@touch "$@"
 
