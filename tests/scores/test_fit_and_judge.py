@@ -105,9 +105,10 @@ def test_roles_that_overlap_are_refused():
         judge(table, FitPlan("platt"), fit_on="val", report_on="val")
     with pytest.raises(SettingsError, match="go together"):
         judge(table, FitPlan("platt"), fit_on="val")
-    for judged in (lambda: judge(table, FitPlan("platt")), lambda: judge_as_given(table, None)):
-        with pytest.raises(SettingsError, match="has the splits test, val; name one"):
-            judged()
+    with pytest.raises(SettingsError, match="the splits test, val; name two with --fit-on and --r"):
+        judge(table, FitPlan("platt"))
+    with pytest.raises(SettingsError, match="has the splits test, val; name one"):
+        judge_as_given(table, None)
     assert judge_as_given(table, None, split="all").data.rows == 40
     with pytest.raises(DataError, match="share rows, first 'image-0'"):
         judge(table_of(sample(40)), FitPlan("platt"), other=table_of(sample(30)))

@@ -151,7 +151,7 @@ def test_the_verb_ranks_and_gives_no_probability(library):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--text", "sky", "--wrong-at-most", "0.1"), "--wrong-at-most does not apply"),
+        (("--text", "sky", "--wrong-about", "0.1"), "--wrong-about does not apply"),
         (("--text", "sky", "--like", "x.png"), "give a query such as"),
         (("red", "--encoder", "."), "only --text is encoded"),
         (("--text", "sky", "--encoder", "/nowhere"), "name its folder with --encoder"),

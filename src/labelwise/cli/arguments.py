@@ -157,7 +157,6 @@ WrongAbout = Annotated[
     float | None,
     option(
         "--wrong-about",
-        "--wrong-at-most",
         help="Cut the list where about this share is wrong, such as 0.1.",
     ),
 ]

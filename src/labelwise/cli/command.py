@@ -111,7 +111,7 @@ def verb(
         name: the verb, if it is not the name of the function.
         more: the first of the options that are shown by ``--help-all`` alone.
         uri_out: it also writes to buckets.
-        dashes: words such as ``-beach``, which are no options, are arguments.
+        dashes: words such as ``-beach``, which are not options, are arguments.
         fetch: arguments whose run is copied here from a bucket, and which part of it.
     """
 

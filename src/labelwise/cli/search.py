@@ -21,6 +21,7 @@ from labelwise.cli.arguments import (
     Text,
     Top,
     WrongAbout,
+    WrongAtMost,
     option,
 )
 from labelwise.cli.command import app, refuse, verb
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from labelwise.photos.query import Found, Hit
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
-ANSWERED = ("wrong_about", "sort", *FILTERS, "count", "html")  # of a query alone
+ANSWERED = ("wrong_about", "wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query alone
 
 
 @verb(
@@ -94,6 +95,7 @@ def search(
         list[str] | None, option("--keyword", help="Only photos with this keyword.")
     ] = None,
     distinct: Distinct = False,
+    wrong_at_most: WrongAtMost = None,
     encoder: Encoder = None,
     null: Annotated[
         bool, option("--null", "-0", help="End each path with a null byte, as for xargs -0.")
@@ -138,13 +140,16 @@ def search(
         refuse("it ends the paths of --paths-only", "null")
     else:
         refuse("--paths-only writes nothing else", "as_json")
+    if wrong_at_most is not None:
+        complain("in a search, --wrong-at-most is now --wrong-about; it works until 0.5")
+        wrong_about = wrong_at_most if wrong_about is None else wrong_about
     with Index(place) as opened:
         if unreadable:
             show_table(("file", "reason"), opened.store.unreadable())
             return
         changed = model_changed(opened)
         caution(changed)
-        shown = Shown(as_json, paths_only, null)
+        shown = PrintedPhotos(as_json, paths_only, null)
         if like is not None:
             shown.similar(*photos_like(opened, like, top or 50))
             return
@@ -209,7 +214,7 @@ def search(
 
 
 @dataclass(frozen=True)
-class Shown:
+class PrintedPhotos:
     """How photos are printed: as a table, as lines of JSON, or as paths alone."""
 
     as_json: bool

@@ -6,8 +6,8 @@ Skill is the share of the way from the best answer that ignores the photo to per
 
 ``chance`` is the mAP of a random ranking, ``constant`` the pooled F1 of the best labels that are
 given to every photo. Its range comes from DRAWS resamples of the photos, or of their groups. A test
-of few photos cannot show it all: average precision of few positives is too high, a perfect test is
-no proof, and labels without a positive (a share u of them) may be anything from 0 to 1:
+of few photos cannot show it all: average precision of few positives is too high, a perfect test
+proves little, and labels without a positive (a share u of them) may be anything from 0 to 1:
 
     low  = (2.5 % quantile - mean over tested labels of 1 / (8 positives)) (1 - u / 2)
     high = h + (1 - h) u / 2,   h = 97.5 % quantile + 1 / photos

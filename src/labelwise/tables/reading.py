@@ -119,7 +119,7 @@ NO_STATE = {
     *("?", "??", "na", "n/a", "n.a.", "#n/a", "nan", "null", "unknown", "unklar", "unsure", "k.a."),
     *("unbekannt", "tbd", "todo", "inconnu", "desconocido", "n.v.", "maybe", "vielleicht"),
 }
-# Words in a column of labels that are no label, and which of the two they rather mean.
+# Words in a column of labels that are not labels, and which of the two they rather mean.
 NONE_WORDS = {word for word, meaning in WORDS.items() if meaning == "none"}
 UNKNOWN_WORDS = {word for word, meaning in WORDS.items() if meaning == "unknown"}
 SURELY_NO_LABEL = {"nan", "null", "na", "n.a.", "#n/a", "n/a", "k.a.", "-1", "?", "??", "-", "--"}
@@ -348,7 +348,7 @@ def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Ch
 
 
 def is_record(name: str) -> bool:
-    """Return whether a column's name says that it is no label.
+    """Return whether a column's name says that it does not hold labels.
 
     >>> [is_record(name) for name in ("patient_id", "Unnamed: 0", "is_train", "dog", "hot dog")]
     [True, True, True, False, False]
@@ -612,7 +612,7 @@ def _block_roles(
 
 
 def _left_out(names: Sequence[str]) -> str:
-    are = "is no label" if len(names) == 1 else "are no labels"
+    are = "is not a label" if len(names) == 1 else "are not labels"
     return f"{listed([*map(repr, names)], 5)} {are}" if names else ""
 
 
@@ -709,7 +709,7 @@ def _odd_states(
     given: Given,
     opposite: tuple[str, str] | None = None,
 ) -> list[Choice]:
-    """Return what cells may mean that are no usual words; ``opposite`` are the only two."""
+    """Return what cells may mean that are not usual words; ``opposite`` are the only two."""
     shares = [word for word in odd if _share(word)]
     if given.get("soft"):
         odd = [word for word in odd if word not in shares]
