@@ -13,7 +13,7 @@ from typed import must_run
 
 from labelwise.answers.suspects import Reviewed, repair
 from labelwise.calibration import CALIBRATORS
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError, QuestionError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
@@ -49,8 +49,10 @@ def test_one_column_per_label_holds_shares_if_told(tmp_path):
     (tmp_path / "t.csv").write_text("path,soft,shares\na.jpg,1,0\n")
     assert load(tmp_path / "t.csv", check_files=False).space.names == ("soft", "shares")
     (tmp_path / "t.csv").write_text("path,dog,cat\na.jpg,0.25,1\nb.jpg,,0\n")
-    asked = r"row 1: .* got '0.25'; .* `--set soft=true` if it is a soft label"
-    with pytest.raises(DataError, match=asked):
+    asked = (
+        r"'0.25': shares between 0 and 1: .* `--set 'one_hot=\[\"dog\", \"cat\"\]' --set soft=true`"
+    )
+    with pytest.raises(QuestionError, match=asked):
         load(tmp_path / "t.csv", check_files=False)
     labels, known = load(tmp_path / "t.csv", check_files=False, soft=True).targets()
     np.testing.assert_array_equal(labels, [[0.25, 1], [0, 0]])

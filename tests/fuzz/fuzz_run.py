@@ -30,7 +30,7 @@ from fuzz_photos import KEPT, LIBRARY, PICTURES
 from fuzz_servers import SERVERS
 from fuzz_tables import FIELDS, OFFICIAL, TABLES
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import LabelwiseError, QuestionError
 
 FILES = (*TABLES, *OFFICIAL, *FIELDS, *RESULTS, *KEPT, *LIBRARY, *PICTURES)
 TARGETS = {target.name: target for target in (*FILES, *SERVERS)}
@@ -62,7 +62,8 @@ def attempt(target, seed, number, counts):
                 counts["read a second time"] += 1
         except LabelwiseError as error:
             counts["refused"] += 1
-            if not str(error).strip() or "\n" in str(error):
+            lines = str(error).strip().splitlines()
+            if not lines or (len(lines) > 1 and not isinstance(error, QuestionError)):
                 return f"the message is not one line: {error!r:.300}"
         finally:
             signal.alarm(0)

@@ -187,7 +187,7 @@ def mcp():
     root = library()
     index = ENDING.enter_context(Index(root / "mcp.index"))
     tools = PhotoTools(index, RunFolder(root / "model"), [root / "photos"])
-    settings = ServeSettings(port=0, rate=0)
+    settings = ServeSettings(port=0)
     app = make_mcp_app(make_mcp_server(tools, write=True), settings)
     client = ENDING.enter_context(served(app, settings))
     client.paths = sorted(map(str, (root / "photos").iterdir()))

@@ -6,7 +6,7 @@ import json
 import pickle
 import shutil
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import reduce
 
 import numpy as np
@@ -86,7 +86,7 @@ def truth_of(shards, truth, rule):
 
 
 def assert_same(found, truth):
-    found, truth = asdict(found), asdict(truth)
+    found, truth = asdict(found), asdict(replace(truth, judgement=None))  # needs all photos
     if found["sets"] is not None and truth["sets"]["rule"] == "sets as given":
         truth["sets"]["rule"] = found["sets"]["rule"]
         for one, other in zip(found["headline"], truth["headline"], strict=True):

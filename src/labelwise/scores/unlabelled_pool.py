@@ -161,7 +161,9 @@ def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
     header = next((name for name in PATH_HEADERS if name in tabular.header), None)
     if header is None or {"labels", "image", *names, *tabular.meanings} & set(tabular.header):
         return None
-    columns = (batch.column(header) for batch in tabular.batches([header]))
+    # All columns are read: a row that is empty in all that are read is left out.
+    every = list(dict.fromkeys(tabular.header))
+    columns = (batch.column(header) for batch in tabular.batches(every))
     listed = [name for column in columns for name in column.to_pylist()]
     for number, name in enumerate(listed, start=1):
         if not isinstance(name, str) or not name:

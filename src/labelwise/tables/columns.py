@@ -624,18 +624,6 @@ def find_columns(
     return TableColumns(**columns_of, one_hot=own, more_labels=further, taken=notes)
 
 
-def can_name_label(name: str) -> bool:
-    """Return whether a column of this name, beside ``path`` and ``split``, is read as a label's.
-
-    >>> can_name_label("dog"), can_name_label("group")
-    (True, False)
-    """
-    try:
-        return find_columns(("path", name, "split"), "", text_only=True).one_hot == (name,)
-    except DataError:
-        return False
-
-
 def _usual(
     columns: dict[str, str | None],
     known: Mapping[str, Sequence[str]],

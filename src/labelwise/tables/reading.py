@@ -36,6 +36,7 @@ from labelwise.tables.columns import (
     WORDS,
     alike_names,
     bracketed_list,
+    find_columns,
     folded,
     names_of_joined_labels,
     spelled,
@@ -245,8 +246,8 @@ def _points(table: Sequence[Cells], given: Given, text_only: bool) -> Iterator[l
         names = [labels] if isinstance(labels, str) else labels
         yield label_points([by_name[name] for name in names if name in by_name], given)
         return
-    own = [cells for cells in table if cells.name.strip() in _one_hot(table, given, text_only)]
-    yield state_points(own, given)
+    one_hot = {*_one_hot(table, given, text_only)}
+    yield state_points([cells for cells in table if cells.name.strip() in one_hot], given)
 
 
 def _taken(table: Sequence[Cells], given: Given, text_only: bool) -> set[str]:
@@ -433,8 +434,9 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
     base: dict[str, Any] = {"columns": split} if split else {}
 
     def without(*read: str) -> str:
+        some = {*read}
         names = [
-            repr(one_line(cells.name.strip())) for cells in free if cells.name.strip() not in read
+            repr(one_line(cells.name.strip())) for cells in free if cells.name.strip() not in some
         ]
         names += [f"column {cells.place}" for cells in nameless if _has_content(cells)]
         return f"not read: {listed(names, 10)}" if names else ""
@@ -472,15 +474,20 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         and (name == "labels" or kind not in ("states", "shares") or name in several)
         and ({folded(name), _family(name)} & LIKELY_LABELS)
     ]
-    states = [n for n, kind in kinds.items() if kind == "states" and n not in named]
-    states = states or [n for n, kind in kinds.items() if kind == "shares" and n not in named]
+    rest = dict(kinds)
+    for name in named:
+        del rest[name]
+    wanted = ("states", "shares") if given.get("soft") else ("states",)
+    states = [name for name, kind in rest.items() if kind in wanted]
+    states = states or [name for name, kind in rest.items() if kind == "shares"]
     block = [name for name in states if not is_record(name)]
     if not block:
         block = [] if named else states
     if named and (len(block) < 2 or exact):
         return _named_roles(named, kinds, of_labels)
     if block:
-        found = _block_roles(free, kinds, block, base, split_note, without)
+        as_written = table[0].name == "path" and _as_written(free)
+        found = _block_roles(free, kinds, block, base, split_note, without, as_written)
         if named:
             found = [of_labels(named, clear=False), *found]
         return found
@@ -516,6 +523,12 @@ def _columns_of_two_words(free: Sequence[Cells]) -> list[str]:
     if len(pair) > 2:
         return []
     return [c.name.strip() for c in free if c.texts and {*map(str.casefold, c.texts)} <= pair]
+
+
+def _as_written(free: Sequence[Cells]) -> bool:
+    """Return whether all columns hold 1, 0 or nothing, as in the tables that labelwise writes."""
+    cells = set().union(*(column.counts for column in free))
+    return cells <= {"1", "0", ""} and not any(is_record(column.name) for column in free)
 
 
 def _has_content(cells: Cells) -> bool:
@@ -555,6 +568,7 @@ def _block_roles(
     base: dict[str, Any],
     split_note: str,
     without: Any,
+    as_written: bool = False,
 ) -> list[Choice]:
     """Return which columns may be labels of their own, of those that hold states."""
     by_name = {cells.name.strip(): cells for cells in free}
@@ -562,7 +576,8 @@ def _block_roles(
     def of_block(
         names: Sequence[str], phrase: str = "", clear: bool = True, every: bool = False
     ) -> Choice:
-        out = [name for name in by_name if name not in names]
+        some = {*names}
+        out = [name for name in by_name if name not in some]
         options: dict[str, Any] = {**base, **({"ignore": out} if out else {})}
         if every:
             options = {**base, "one_hot": list(names)}
@@ -576,7 +591,9 @@ def _block_roles(
         return Choice(options, phrase, "; ".join(notes), clear, not (split_note or rest))
 
     unsure = [name for name in block if len(name) > 1 and _may_be_record(name)]
-    unsure += [name for name in _other_words(by_name, block) if name not in unsure]
+    if as_written:  # by labelwise itself, where a column such as 'row' or 'train' is a label
+        unsure = []
+    unsure = list(dict.fromkeys([*unsure, *_other_words(by_name, block)]))
     empty = [name for name, kind in kinds.items() if kind == "nothing" and not is_record(name)]
     texts = [
         name
@@ -584,22 +601,26 @@ def _block_roles(
         if kind == "labels" and not is_record(name) and not _may_be_record(name)
     ]
     texts += [n for n, k in kinds.items() if k == "lists"]
+    within = {*block}
     numbers = [
         name
         for name, kind in kinds.items()
         if kind in ("numbers", "shares")
-        and name not in block
+        and name not in within
         and not is_record(name)
         and not _may_be_record(name)
         and all(_share(text) or _is_count(text) for text in by_name[name].texts)
     ]
-    sure = [name for name in block if name not in unsure]
+    doubted = {*unsure}
+    sure = [name for name in block if name not in doubted]
     open_columns = [*(unsure if sure else []), *numbers]
-    sure = [name for name in by_name if name in (*(sure or unsure), *empty)]
+    labels = {*(sure or unsure), *empty}
+    sure = [name for name in by_name if name in labels]
     if not open_columns:
         found = [of_block(sure, _left_out(texts), clear=not texts)]
     else:
-        every = [name for name in by_name if name in (*sure, *open_columns)]
+        labels |= {*open_columns}
+        every = [name for name in by_name if name in labels]
         found = [
             of_block(sure, _left_out([*open_columns, *texts]), clear=False),
             of_block(every, f"labels too: {listed([*map(repr, open_columns)], 5)}", False, True),
@@ -1030,6 +1051,30 @@ def split_points(cells: Cells, given: Given) -> list[Choice]:
             Choice({"splits": {**stated, "": "train"}}, "an empty split is train", "", False)
         )
     return [*found, *([ignored] if without else [])] or [Choice()]
+
+
+def can_name_label(name: str) -> bool:
+    """Return whether a column of this name is read as a label's in the tables labelwise writes.
+
+    >>> can_name_label("dog"), can_name_label("row"), can_name_label("group")
+    (True, True, False)
+    """
+    beside = "cat" if name == "dog" else "dog"
+    header = ("path", beside, name, "split")
+    rows = {"path": ("1.png", "2.png"), "split": ("train", "test")}
+    table = [
+        Cells(column, place, Counter(rows.get(column, ("1", "0"))))
+        for place, column in enumerate(header, 1)
+    ]
+    given: dict[str, Any] = {"where": "", "columns": {}, "ignore": []}
+    found, clear = readings(table, given, text_only=True)
+    options = {**given, **found[0].options}
+    columns, ignore = options["columns"], options["ignore"]
+    try:
+        layout = find_columns(header, "", columns, ignore, True, one_hot=options.get("one_hot"))
+    except DataError:
+        return False
+    return clear and layout.one_hot == (beside, name)
 
 
 def as_setting(key: str, value: Any) -> str:

@@ -7,7 +7,7 @@ Lines) means that nothing is known of the image; an empty one means "none of the
 import csv
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -357,6 +357,9 @@ def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) 
         raise DataError(
             f"{name}: this is not a Parquet file ({first_line(error)}); export it again"
         ) from None
+    for header, count in Counter(schema.names).items():
+        if count > 1:
+            raise DataError(f"{name}: the column {header!r} is there twice; rename one")
     metadata = schema.metadata or {}
     features: dict[str, dict[str, Any]] = {}  # of the items, where a column holds lists
     try:

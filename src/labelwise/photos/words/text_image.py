@@ -25,7 +25,7 @@ from labelwise.calibration import Platt
 from labelwise.errors import CheckpointError, DataError
 from labelwise.learn.backbones import Backbone
 from labelwise.links import Link
-from labelwise.tables.columns import can_name_label
+from labelwise.tables.reading import can_name_label
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, nearest
 
