@@ -474,12 +474,12 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         and (name == "labels" or kind not in ("states", "shares") or name in several)
         and ({folded(name), _family(name)} & LIKELY_LABELS)
     ]
-    rest = dict(kinds)
+    others = dict(kinds)
     for name in named:
-        del rest[name]
+        del others[name]
     wanted = ("states", "shares") if given.get("soft") else ("states",)
-    states = [name for name, kind in rest.items() if kind in wanted]
-    states = states or [name for name, kind in rest.items() if kind == "shares"]
+    states = [name for name, kind in others.items() if kind in wanted]
+    states = states or [name for name, kind in others.items() if kind == "shares"]
     block = [name for name in states if not is_record(name)]
     if not block:
         block = [] if named else states

@@ -97,7 +97,8 @@ def resolve(settings: Settings, table: LabelTable) -> Plan:
         settings, reason = choose_network(settings, table)
         reasons.append(f"network {reason}")
     if settings.method == AUTO:
-        name, reason = choose_method(_with_train(table)["train"])
+        rows = table if table.split is None else _with_train(table)["train"]
+        name, reason = choose_method(rows)
         settings = settings.model_copy(update={"method": name})
         reasons.append(f"method {name}: {reason}")
     check_names(settings)
