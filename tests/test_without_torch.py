@@ -1,14 +1,22 @@
-"""The verbs on scores run where torch cannot be imported. Oracle: a hook that refuses it."""
+"""All but training a network runs where torch cannot be imported, which a hook refuses."""
 
 import csv
 import json
+import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
+
+from labelwise.predictions import Predictions
 
 BLOCKED = """
 import sys
@@ -16,7 +24,7 @@ import sys
 class Refused:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"torch", "torchvision", "timm", "safetensors"}:
-            raise ImportError(f"{name} is refused here")
+            raise ModuleNotFoundError(f"{name} is refused here", name=name)
 
 sys.meta_path.insert(0, Refused())
 """
@@ -91,3 +99,87 @@ def test_scores_are_evaluated_calibrated_and_decided_by_verbs_and_by_the_library
     assert json.loads((evaluated / "evaluation.json").read_text())["data"]["rows"] == 300
     assert (calibrated / "link.json").is_file()
     assert set(json.loads(thresholds.read_text())["thresholds"]) == set(NAMES)
+
+
+COLOURS = {"red": (200, 40, 40), "blue": (40, 40, 200)}
+
+
+def save_photos(folder, count=24):
+    """Write photos that are red, blue, both or grey, and the table of their labels."""
+    random, rows = np.random.default_rng(0), ["image,labels,split"]
+    (folder / "photos").mkdir()
+    for number in range(count):
+        names = [name for bit, name in enumerate(COLOURS) if number >> bit & 1]
+        pixels = random.integers(0, 60, (80, 96, 3)) + 90
+        for place, name in enumerate(names):
+            half = slice(0, 40) if place == 0 else slice(40, 80)
+            pixels[half] = np.array(COLOURS[name]) + random.integers(0, 40, (40, 96, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"photos/{number:02d}.png")
+        split = "test" if number % 4 == number // 4 % 4 else "train"
+        rows.append(f"photos/{number:02d}.png,{'|'.join(names)},{split}")
+    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+
+
+def test_photos_are_learned_searched_measured_and_exported_without_torch(tmp_path):
+    save_photos(tmp_path)
+    commands = """train labels.csv -o run
+        predict run photos -o predicted.csv
+        index photos --model run -o index
+        search index red
+        count index red
+        evaluate run --data labels.csv
+        report run
+        export run -o model.onnx --with-runtime
+        predict model.onnx photos -o exported.csv
+        predict run photos -o shards/"""
+    words = json.dumps([line.split() for line in commands.splitlines()])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            BLOCKED + RUN + "assert 'torch' not in sys.modules",
+            words,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not (tmp_path / "run/model.safetensors").exists()
+    # A row that stood in the pool is judged out of fold, and the test rows by the final head.
+    pool, test = (
+        Predictions.load(tmp_path / f"run/predictions/{s}.parquet") for s in ("val", "test")
+    )
+    assert (len(pool.ids), len(test.ids)) == (18, 6)
+    assert not {*pool.ids} & {*test.ids}
+    with (tmp_path / "predicted.csv").open() as stream:
+        answers = list(csv.DictReader(stream))
+    with (tmp_path / "exported.csv").open() as stream:
+        assert list(csv.DictReader(stream)) == answers
+    assert len(answers) == 24
+    shards = pq.read_table(sorted((tmp_path / "shards").glob("*.parquet"))[0])
+    assert shards.num_rows == 24
+    answered = served(tmp_path / "run", tmp_path / "photos/03.png")
+    assert {*answered["decided"]} == {*COLOURS}
+
+
+def served(run, photo):
+    """Return what a server of a run, started where there is no torch, answers about a photo."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = json.dumps([["serve", str(run), "--port", port]])
+    program = [sys.executable, "-c", BLOCKED + RUN, words]
+    address, kind = f"http://127.0.0.1:{port}/api/v1/predict", {"content-type": "image/png"}
+    with subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
+        try:
+            while server.poll() is None:
+                request = Request(address, photo.read_bytes(), kind)
+                with suppress(URLError), urlopen(request) as reply:
+                    return json.load(reply)["results"][0]
+                time.sleep(0.05)
+        finally:
+            server.terminate()
+        raise AssertionError(server.stderr.read().decode()[-2000:])

@@ -12,6 +12,7 @@ import numpy as np
 
 from labelwise import calibration
 from labelwise.base.arrays import to_numpy
+from labelwise.base.files import replacing
 from labelwise.base.progress import Silent, Watch, make_watch
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.evaluation import Evaluation
@@ -32,10 +33,18 @@ class LoadedRun(RunFolder):
 
     def export(self, path: str | Path, **options: Any) -> Path:
         """Write the model as an ONNX file that gives the same answers; return its path."""
+        if self.is_solved:
+            from labelwise.models.solved import SolvedModel
+
+            with replacing(Path(path)) as temporary:
+                temporary.write_bytes(SolvedModel.load(self.path).content(**options))
+            return Path(path)
         from labelwise.exports.onnx_file import export_onnx, pictures_of
 
         data, count = options.pop("data", None), options.pop("pictures", 16)
-        export_onnx(self.model(), self.spec, Path(path), *pictures_of(self, data, count), **options)
+        export_onnx(
+            self.predictor(), self.spec, Path(path), *pictures_of(self, data, count), **options
+        )
         return Path(path)
 
 

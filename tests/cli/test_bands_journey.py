@@ -147,7 +147,7 @@ def test_an_index_holds_the_answers_and_shows_the_composite(run, tmp_path):
     rows = [index.store.row_of(str(photos / name)) for name in ("a.tif", "b.npy")]
     assert len(index) == 2
     found = np.stack([index.store.column(k) for k in range(2)], axis=1)[rows]
-    np.testing.assert_allclose(found, expected.logits.numpy(), atol=1e-4)
+    np.testing.assert_allclose(found, expected.logits, atol=1e-4)
     with running(run, folder) as server:
         status, _, body = server.upload(("a.tif", tiff(tile(1)[0], compression="lzw")))
         assert status == 200

@@ -31,7 +31,7 @@ def test_the_runtime_answers_as_predict_does_from_the_bytes_of_photos(written):
     model, path = written
     photos = [photo(number) for number in range(42)]
     answers = model.predict(photos)
-    probs, sets = answers.probs.numpy(), answers.sets.numpy()
+    probs, sets = answers.probs, answers.sets
     tagger, names = Tagger(path), model.space.names
     for row, blob in enumerate(photos):
         found = tagger(blob)
@@ -64,7 +64,7 @@ def test_the_runtime_runs_alone_and_silently_also_on_photos_of_a_phone(written, 
     options = {"env": {}, "capture_output": True, "text": True, "check": True}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, **options)
     assert done.stderr == ""  # onnxruntime warns of no part of the file
-    found, expected = json.loads(done.stdout), model.predict(blob).probs[0].numpy()
+    found, expected = json.loads(done.stdout), model.predict(blob).probs[0]
     p = [found["probability"][name] for name in model.space.names]
     np.testing.assert_allclose(p, expected, atol=1e-5)
     np.testing.assert_allclose(found["none"], np.prod(1 - expected), rtol=1e-4)
@@ -136,7 +136,7 @@ def test_models_that_decode_at_a_reduced_scale_say_so_and_are_not_exported(tmp_p
         small = np.asarray(image)
     found = again.predict(blob).probs
     np.testing.assert_array_equal(found, again.predict(small).probs)
-    assert (found - predictor(link=Sigmoid()).predict(blob).probs).abs().max() > 1e-4
+    assert np.abs(found - predictor(link=Sigmoid()).predict(blob).probs).max() > 1e-4
     with pytest.raises(SettingsError, match="at a reduced scale"):
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
     export_onnx(model, spec(model), tmp_path / "p.onnx", pictures(1), input="pixels")
@@ -153,7 +153,8 @@ def test_the_verb_writes_the_runtime_beside_the_file(written, tmp_path, run_verb
     assert "from labelwise_runtime import Tagger; Tagger('m.onnx')(photo)" in printed
     shipped = (tmp_path / "labelwise_runtime.py").read_text()
     assert shipped == Path(labelwise_runtime.__file__).read_text()
-    with pytest.raises(SettingsError, match="--with-runtime"):
-        run_verb(*given, "--with-runtime", "--input", "pixels")
+    for odd in (("--input", "pixels"), ("--format", "hf")):
+        with pytest.raises(SettingsError, match="--with-runtime"):
+            run_verb(*given, "--with-runtime", *odd)
     with pytest.raises(SettingsError, match=r"must end in \.onnx, by which it is known, got 'm.b"):
         run_verb(*given[:-1], tmp_path / "m.bin")

@@ -18,7 +18,7 @@ from labelwise.exports.parity import measured_predictions
 from labelwise.links import Sigmoid
 from labelwise.models.graph_file import features_of, read_model
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.scoring import infer
+from labelwise.models.inference import infer
 from labelwise.pictures import ArrayImages
 from labelwise.tables import LabelTable
 

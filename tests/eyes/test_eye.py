@@ -40,7 +40,7 @@ def test_the_script_writes_the_bytes_that_are_in_the_package(tmp_path):
 
 def test_torch_with_the_same_rounded_weights_is_the_oracle_of_every_output(eye):
     network = create_backbone(BUILT_IN).network.eval()
-    load_eye(network, eye)
+    load_eye(network, {name: torch.from_numpy(v) for name, v in eye.weights().items()})
     inputs = eye.transform.normalise(torch.from_numpy(pixels()))
     assert np.array_equal(eye.transform.normalised(pixels()), inputs.numpy())
     behind = []

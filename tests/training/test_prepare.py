@@ -34,7 +34,7 @@ from labelwise.training.features import (
     build_objective,
     set_biases_to_priors,
 )
-from labelwise.training.prepare import (
+from labelwise.training.plan import (
     PHOTO_NETWORK,
     choose_method,
     choose_network,

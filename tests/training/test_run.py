@@ -244,7 +244,7 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     assert [promise.n for promise in promised.promises] == [len(apart)]
     for part in (test, val, apart):
         sets = promised.rule(first.decision_probs(part.logits))
-        found = scored(model, torch.as_tensor(part.logits)).sets.numpy()
+        found = scored(model, part.logits).sets
         np.testing.assert_array_equal(found, sets)
     assert run.fitted_splits == {"train", "val", "promise"}  # the link has seen them by now
     assert "fitted again on all" in run.evaluation.calibrator

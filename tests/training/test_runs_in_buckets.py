@@ -16,7 +16,7 @@ from labelwise.base import storage as storage_module
 from labelwise.base.storage import ObjectStorage, StorageError
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.training import run as run_module
+from labelwise.training import trained
 from labelwise.training.run import train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
@@ -161,13 +161,13 @@ def test_what_could_not_be_sent_at_the_end_is_kept_and_can_be_gone_on_with(
     def unreachable(storage, name, path):
         raise StorageError("s3://photos could not be reached")
 
-    finish = run_module.finish
+    finish = trained.finish
 
     def cut_off(*given):
         monkeypatch.setattr(ObjectStorage, "upload", unreachable)
         return finish(*given)
 
-    monkeypatch.setattr(run_module, "finish", cut_off)
+    monkeypatch.setattr(trained, "finish", cut_off)
     with (
         pytest.warns(UserWarning, match="keeps what could not be sent to s3://photos/cut;?"),
         pytest.raises(StorageError, match="could not be reached"),
@@ -219,7 +219,7 @@ def test_other_settings_are_refused_fresh_ones_start_over_and_another_rule_only_
     assert "2" in done.evaluation.sets.rule
     again = tiny_settings(**SETTINGS, rule="top-2"), tmp_path / "local"
     with monkeypatch.context() as patch:  # killed before the figures of a folder are there
-        patch.setattr(run_module, "finish_again", lambda training: sys.exit())
+        patch.setattr(trained, "finish_again", lambda training: sys.exit())
         with pytest.raises(SystemExit):
             train(*again, table=tiny_table())
     train(*again, table=tiny_table())

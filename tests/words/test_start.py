@@ -78,7 +78,7 @@ def test_words_alone_find_the_colours_and_say_that_nobody_answered(model, painte
     predictor = Predictor.load(run)
     assert predictor.answers == 0
     assert RunFolder(run).spec.caution.startswith(NOT_CALIBRATED)
-    best = predictor.predict(images).logits.argmax(dim=1).tolist()
+    best = predictor.predict(images).logits.argmax(axis=1).tolist()
     assert [CLASSES[place] for place in best] == [colours[name] for name in sorted(colours)]
     assert RunFolder(run).held_out() is None
     shutil.copytree(folder / "photos", moved)

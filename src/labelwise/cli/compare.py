@@ -90,7 +90,7 @@ def compare(
         from labelwise.papers.sources import Frozen, blank_features, open_table
         from labelwise.report import write_comparison
         from labelwise.report.charts import save_charts
-        from labelwise.training.prepare import choose_network
+        from labelwise.training.plan import choose_network
         from labelwise.training.settings import AUTO, read_settings
     names = tuple(name.strip() for name in methods.split(","))
     own = {name: add_method(name) for name in names if ".py:" in name}

@@ -103,12 +103,8 @@ def export(
         raise SettingsError("--int8-anyway is for --int8; leave it out, or give both")
     with before_writing():
         from labelwise.base.files import replacing
-        from labelwise.exports.int8 import quantised_content
-        from labelwise.exports.onnx_file import export_onnx, facts_of, pictures_of
-        from labelwise.exports.torch_programs import export_program
         from labelwise.models.run_folder import RunFolder
         from labelwise.pictures import labelwise_runtime
-        from labelwise.tables import load
     folder = RunFolder(run)
     spec = folder.spec
     if with_runtime:
@@ -123,11 +119,21 @@ def export(
         "open_thresholds": open_thresholds,
     }
     watch = make_watch()
-    if int8:
+    if kind == "onnx" and folder.is_solved and not int8:
+        from labelwise.models.solved import SolvedModel
+
+        with replacing(place) as temporary:
+            size = temporary.write_bytes(SolvedModel.load(folder.path).content(**form))
+        say(f"wrote {out} ({size / 1e6:.1f} MB): the network, link and rule of the run")
+    elif int8:
+        from labelwise.exports.int8 import quantised_content
+        from labelwise.exports.onnx_file import facts_of
+        from labelwise.tables import load
+
         refuse("--int8 takes all of --data", "pictures")
         if data is None:
             raise SettingsError("--int8 fits the link again: give labelled photos with --data")
-        predictor = folder.model()
+        predictor = folder.predictor()
         facts, table = facts_of(predictor, spec, **form), load(data)
         try:
             quantised = quantised_content(predictor, facts, table, anyway=int8_anyway, watch=watch)
@@ -139,12 +145,15 @@ def export(
         if spec.promises:
             say("guarantees were tested on the float32 model and are not in this file")
     else:
+        from labelwise.exports.onnx_file import export_onnx, pictures_of
+        from labelwise.exports.torch_programs import export_program
+
         write: Callable[..., Any] = export_program
         if kind == "onnx":
             write = partial(export_onnx, **form)
         compared = pictures_of(folder, data, pictures)
         try:
-            size, parity = write(folder.model(), spec, place, *compared, watch=watch)
+            size, parity = write(folder.predictor(), spec, place, *compared, watch=watch)
         finally:
             watch.finish()
         say(f"wrote {out} ({size / 1e6:.1f} MB)\n{parity}")
@@ -187,7 +196,7 @@ def _hub(
 
     if push is not None:
         check_repository(push)
-    predictor, cost = expressible(folder.model(), folder)
+    predictor, cost = expressible(folder.predictor(), folder)
     evaluation, measured_on = _measured(folder, data, predictor if cost else None)
     card = partial(
         write_model_card, evaluation=evaluation, title=out.name, data=measured_on, license=license

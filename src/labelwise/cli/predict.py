@@ -256,12 +256,8 @@ def _predict_file(
         source = PictureImages(find_photos(images))
         model: Any = load_model(run, device).fused(len(source))
         names, cautioned = model.space.names, model.caution
-        alone = explain is None and taxonomy is None and not frequencies
-        if alone and run.suffix.lower() == ".onnx" and model.answers_pictures:
-            answers = model.written(source)
-        else:
-            stored = logits if frequencies else None
-            answers = _answers(model, source, decoder, batch_size, taxonomy, stored)
+        stored = logits if frequencies else None
+        answers = _answers(model, source, decoder, batch_size, taxonomy, stored)
         caution(cautioned)
         if frequencies:
             if not run.is_dir():
@@ -272,12 +268,12 @@ def _predict_file(
 
             held_out = held_out_of(run)
         if explain is not None:
-            from labelwise.models import Predictor
+            if not run.is_dir():
+                raise SettingsError("an exported file has no attention maps; give the run's folder")
             from labelwise.report.explain import look, write_explanation
 
-            if not isinstance(model, Predictor):
-                raise SettingsError("an exported file has no attention maps; give the run's folder")
-            seen = counted(write_explanation(explain, look(model, source)), "photo")
+            looked = look(RunFolder(run).predictor(device), source)
+            seen = counted(write_explanation(explain, looked), "photo")
             say(f"where each label was seen on {seen}: {explain}")
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
@@ -328,11 +324,12 @@ def _answers(
 ) -> "Generator[Answer]":
     """Yield the answers about photos, which obey a taxonomy; ``logits`` collects theirs."""
     from labelwise.models.scoring import obeying, score
-    from labelwise.report.runs import taxonomy_of
-    from labelwise.taxonomy import Taxonomy
 
     tree = None
     if taxonomy is not None:
+        from labelwise.report.runs import taxonomy_of
+        from labelwise.taxonomy import Taxonomy
+
         joined = taxonomy_of(model.taxonomy, Taxonomy.read(taxonomy))
         tree = None if joined is None else joined.within(model.space)
     for scored in score(model, source, batch_size=batch_size, decode=decoder):

@@ -175,7 +175,7 @@ def serve(
         page = "labelwise label --page PHOTOS --words words.txt"
         raise SettingsError(f"name the folder of a run to serve; to have photos labelled: {page}")
     with before_writing():
-        from labelwise.models.loading import caution_of, is_exported
+        from labelwise.models.loading import caution_of, needs_torch
         from labelwise.pictures.worker_starter import can_start
         from labelwise.server import create_app
     for folder in (run, *(folder for _, folder in settings.models)):
@@ -186,7 +186,7 @@ def serve(
             raise SettingsError(f"processes that open pictures need Linux; got {got}")
         caution(UNGUARDED)
     threads = None
-    if not is_exported(run):
+    if needs_torch(run):
         import torch
 
         threads = torch.get_num_threads()

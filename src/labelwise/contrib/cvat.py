@@ -47,7 +47,7 @@ class CvatTagger:
         if context.conf_threshold is None:
             chosen = [self.model.space.column(name) for name in joined.labels[0]]
         else:
-            chosen = (joined.probs[0] >= context.conf_threshold).nonzero()[:, 0].tolist()
+            chosen = (joined.probs[0] >= context.conf_threshold).nonzero()[0].tolist()
         return [self._sdk.tag(column) for column in chosen]
 
 

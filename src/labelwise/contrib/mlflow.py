@@ -71,7 +71,7 @@ def answers_of(model: DeployedModel, table: Any) -> Any:
     if not parts:
         return pandas.DataFrame(columns=[*names, DECIDED])
     joined = Scored.join(parts)
-    answers = pandas.DataFrame(joined.probs.double().numpy(), table.index, list(names))
+    answers = pandas.DataFrame(joined.probs, table.index, list(names))
     answers[DECIDED] = [json.dumps(list(labels), ensure_ascii=False) for labels in joined.labels]
     return answers
 

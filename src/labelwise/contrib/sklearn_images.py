@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from labelwise.contrib.sklearn import needs_labels
 from labelwise.errors import LabelwiseError
 from labelwise.metrics import confusion
-from labelwise.models import Predictor, Scored
+from labelwise.models import DeployedModel, Scored
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ImageSource, as_images
 from labelwise.tables import LabelTable
@@ -90,7 +90,7 @@ class LabelwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 folder = Path(self.folder or Path(scratch) / "run")
                 if train(resolved, folder, table=table, fresh=True) is None:
                     raise ValueError("a process beside the first cannot fit; use one device")
-                self.predictor_: Predictor = RunFolder(folder).model()
+                self.predictor_: DeployedModel = RunFolder(folder).model()
         except LabelwiseError as error:
             raise ValueError(str(error)) from None
         self.classes_ = np.array(self.predictor_.space.names, dtype=object)

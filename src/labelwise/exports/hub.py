@@ -26,8 +26,8 @@ from labelwise.base.text import one_line_of
 from labelwise.calibration import platt
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.links import require_exportable, require_new_folder
 from labelwise.exports.onnx_file import folded, quiet
+from labelwise.exports.requirements import require_exportable, require_new_folder
 from labelwise.learn.heads import LinearHead
 from labelwise.links import Link
 from labelwise.metrics import log_loss_from_logs, reliability

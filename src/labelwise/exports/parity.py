@@ -28,10 +28,10 @@ from labelwise.base.arrays import to_numpy
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.text import counted
 from labelwise.errors import LabelwiseError
-from labelwise.exports.links import default_thresholds
 from labelwise.models import Predictor
+from labelwise.models.graph_links import default_thresholds
 from labelwise.models.graph_model import GraphAnswers, OnnxModel
-from labelwise.models.scoring import Scorer, infer, raise_failure
+from labelwise.models.scoring import Scorer, inferred, raise_failure
 from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
 from labelwise.pictures.labelwise_runtime import read_picture
@@ -56,20 +56,16 @@ def measured_predictions(
     parts = []
     watch = watch or Silent()
     watch.start("scoring", len(table))
-    for batch in infer(
-        lambda pixels: (scorer.logits(pixels),),
-        table.images,
-        scorer.transform,
-        batch_size=batch_size,
-        device=scorer.device,
+    for batch in inferred(
+        scorer, lambda pixels: (scorer.logits(pixels),), table.images, batch_size=batch_size
     ):
         raise_failure(batch)
-        parts.append(batch.values[0])
+        parts.append(to_numpy(batch.values[0]))
         watch.advance(len(batch.rows))
     watch.finish()
     return Predictions(
         table.ids,
-        to_numpy(torch.cat(parts)),
+        np.concatenate(parts),
         np.ascontiguousarray(labels[:, columns]),
         None if observed is None else np.ascontiguousarray(observed[:, columns]),
         names,

@@ -20,9 +20,9 @@ from labelwise.base.files import replacing
 from labelwise.base.progress import Watch
 from labelwise.base.text import first_line, one_line
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.links import require_exportable, require_pictures
 from labelwise.exports.onnx_file import quiet
 from labelwise.exports.parity import Parity, assert_program_parity
+from labelwise.exports.requirements import require_exportable, require_pictures
 from labelwise.models import MODEL_FILE, ModelSpec, Predictor
 from labelwise.models.graph_model import GraphAnswers
 from labelwise.pictures import ImageSource

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 BUILT_IN = "tf_efficientnet_lite0"
+PRETRAINED = "pretrained"  # weights as a network was published with
 BUILT_IN_FILE = Path(__file__).with_name("lite0.onnx")
 FORMAT = 1
 FEATURES = ("means", "maxima", "middle")  # outputs that are features, in this order

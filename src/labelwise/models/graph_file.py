@@ -55,6 +55,7 @@ def content_of(path: str | Path) -> bytes:
 
 OPSET = 18  # of ONNX's operators
 INPUT = "normalised"  # what the network reads
+EMBEDDING = "embedding"  # the value by which photos are compared, where a network names one
 PIXELS: Literal["pixels"] = "pixels"
 
 PASSING = ("Identity", "DequantizeLinear", "QuantizeLinear")
@@ -264,9 +265,12 @@ class GraphFeatures:
 
 
 def features_of(model: "ModelProto") -> GraphFeatures | None:
-    """Return what goes into the last layer of a network; None where that is not linear."""
+    """Return the ``embedding``, or what goes into the last layer; None where it is not linear."""
     makers = {name: node for node in model.graph.node for name in node.output}
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    for value in model.graph.value_info:
+        if value.name == EMBEDDING and EMBEDDING in makers:
+            return GraphFeatures(EMBEDDING, value.type.tensor_type.shape.dim[1].dim_value)
     node = makers.get(_before(makers, "logits", PASSING))
     if node is not None and node.op_type == "Add":  # of a bias
         sums = [name for name in node.input if name not in shapes]

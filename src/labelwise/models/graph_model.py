@@ -1,9 +1,10 @@
 """Exported models as scorers: an ``.onnx`` file, which onnxruntime runs."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 from PIL import Image
 
+from labelwise.base.arrays import Array, to_numpy
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError
 from labelwise.eyes.session import not_run, open_session
-from labelwise.links import Link, require_link
-from labelwise.models.answer_files import NOT_FINITE, Answer
+from labelwise.links import Link
 from labelwise.models.graph_file import (
     INPUT,
     PIXELS,
@@ -26,15 +27,12 @@ from labelwise.models.graph_file import (
     features_of,
     read_model,
 )
-from labelwise.pictures import ImageSource, Transform
-from labelwise.pictures.prefetch import available_cores, by_threads
-from labelwise.pictures.worker import reason_of
+from labelwise.pictures import Transform
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-if TYPE_CHECKING:  # it takes two seconds to import, and answers need none of it
-    import torch
-    from torch import Tensor
+if TYPE_CHECKING:
+    from labelwise.models.scoring import Scored
 
 Part = Literal["resize", "network", "decision", "features"]
 AGREES = 1e-5  # the median over labels and pictures
@@ -76,6 +74,7 @@ class OnnxModel:
     name: str = "the exported model"
     threads: int | None = None
     _sessions: dict[Part, Any] = field(default_factory=dict, init=False, repr=False)
+    _opening: Any = field(default_factory=Lock, init=False, repr=False)
 
     @staticmethod
     def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":
@@ -98,7 +97,10 @@ class OnnxModel:
 
     @property
     def transform(self) -> Transform:
-        return GraphTransform(self) if self.facts.transform.bands is None else self.facts.transform
+        """How a picture is scaled: as Pillow does, unless the graph has another resize."""
+        facts = self.facts
+        as_pillow = facts.input == PIXELS or facts.exact_resize or facts.transform.bands is not None
+        return facts.transform if as_pillow else GraphTransform(self)
 
     @property
     def space(self) -> LabelSpace:
@@ -120,14 +122,13 @@ class OnnxModel:
     def caution(self) -> str | None:
         return self.facts.caution
 
-    def fused(self, images: int = 0) -> "OnnxModel":
-        return self
-
     @property
-    def device(self) -> "torch.device":
-        import torch
+    def promises(self) -> tuple[Mapping[str, Any], ...]:
+        return self.facts.promises
 
-        return torch.device("cpu")
+    def fused(self, images: int = 0) -> "OnnxModel":
+        """Return the model for so many images, which threads then answer, one each."""
+        return replace(self, threads=1) if images > 1 else self
 
     def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the uint8 pixels (3, size, size) of a picture (H, W, 3), by the graph's resize."""
@@ -137,7 +138,8 @@ class OnnxModel:
                 "lay alpha on white and scale 16 bits to 8 before"
             )
         if self.facts.input == PIXELS:
-            return np.asarray(self.facts.transform.pixels(Image.fromarray(image)).numpy())
+            resized = self.facts.transform.resize(Image.fromarray(image))
+            return np.asarray(resized).transpose(2, 0, 1)
         return np.asarray(self.run("resize", {"image": np.ascontiguousarray(image)})[PIXELS][0])
 
     def answers(
@@ -148,11 +150,9 @@ class OnnxModel:
             inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
         return GraphAnswers(**self.run("network", inputs))
 
-    def logits(self, inputs: "Tensor") -> "Tensor":
+    def logits(self, inputs: Array) -> NDArray[np.float32]:
         """Return the logits (N, K) of uint8 pixels, if the graph's link is what it says it is."""
-        import torch
-
-        return torch.from_numpy(self.checked(self.answers(inputs.cpu().numpy())))
+        return self.checked(self.answers(to_numpy(inputs)))
 
     def checked(self, answers: GraphAnswers) -> NDArray[np.float32]:
         """Return the logits of answers, if their probabilities are those of the link."""
@@ -161,7 +161,10 @@ class OnnxModel:
             if answers.probability is None:
                 raise CheckpointError(f"{self.name} names a link, and its graph has no probability")
             expected = self.link(logits.astype(np.float64))
-            self.require_agreement(float(np.median(np.abs(answers.probability - expected))), AGREES)
+            apart = np.abs(answers.probability - expected)
+            apart = apart[np.isfinite(logits).all(axis=1)]  # others are failures of their own
+            self.require_agreement(float(np.median(apart)) if apart.size else 0.0, AGREES)
+            self.require_agreement(float(apart.max(initial=0.0)), ALL_AGREE)
         return logits
 
     def require_agreement(self, apart: float, at_most: float) -> None:
@@ -172,58 +175,34 @@ class OnnxModel:
                 f"difference of {apart:.2g}; export it again"
             )
 
+    def predict(
+        self, pictures: Any, *, batch_size: int = 64, workers: int | None = None
+    ) -> "Scored":
+        """Return the probabilities and label sets of pictures of any kind."""
+        from labelwise.models.scoring import predict
+
+        return predict(self, pictures, batch_size=batch_size, workers=workers)
+
     def decided(self, logits: NDArray[np.float32]) -> GraphAnswers:
         return GraphAnswers(logits, **self.run("decision", {"logits": logits}))
 
-    def embed(self, inputs: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Return the logits (N, K) of uint8 pixels, and the features that they are sums of."""
-        import torch
-
+    def embed(self, inputs: Array) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the logits (N, K) of uint8 pixels, and the features of the pictures."""
         if self.features is None:
             raise LabelwiseError(f"{self.name} has no features whose weighted sums are its logits")
-        outputs = self.run("features", {PIXELS: inputs.cpu().numpy()})
-        features = torch.from_numpy(outputs.pop(self.features.name))
-        return torch.from_numpy(self.checked(GraphAnswers(**outputs))), features
-
-    @property
-    def answers_pictures(self) -> bool:
-        """Whether the graph alone makes probabilities of a picture."""
-        return self.facts.input != PIXELS and self.link is not None
-
-    def written(self, images: ImageSource) -> Generator[Answer]:
-        """Yield the answer for each image, in order, without torch: importing it takes seconds.
-
-        What cannot be read is an answer with its error. Labels are chosen by the stated rule.
-        """
-        cores, names, link = available_cores(), self.space.names, require_link(self.link, self.name)
-        graph = replace(self, threads=1)
-
-        def answered(row: int) -> Answer:
-            name = images.ids[row]
-            try:
-                answers = graph.answers(graph.pixels(np.asarray(images.read(row, None)))[None])
-            except Exception as error:  # onnxruntime's own classes have no common base but this
-                return Answer(row, name, error=reason_of(name, error))
-            logits, probs = answers.logits[0], answers.probability[0]
-            if not np.isfinite(logits).all():
-                return Answer(row, name, error=f"{name}: {NOT_FINITE}")
-            apart = float(np.abs(probs - link(answers.logits.astype(np.float64))[0]).max())
-            self.require_agreement(apart, ALL_AGREE)
-            order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
-            chosen = self.rule(probs[None])[0]
-            labels = tuple(names[column] for column in order if chosen[column])
-            return Answer(row, name, labels, tuple(probs.tolist()), caution=self.caution)
-
-        yield from by_threads(range(len(images)), answered, cores, 2 * cores, "answer")
+        outputs = self.run("features", {PIXELS: to_numpy(inputs)})
+        features = outputs.pop(self.features.name)
+        return self.checked(GraphAnswers(**outputs)), features
 
     @cached_property
     def features(self) -> GraphFeatures | None:
         return features_of(self.proto)
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        if part not in self._sessions:
-            self._sessions[part] = self._opened(part)
-        session = self._sessions[part]
+        with self._opening:
+            if part not in self._sessions:
+                self._sessions[part] = self._opened(part)
+            session = self._sessions[part]
         names = [output.name for output in session.get_outputs()]
         return dict(zip(names, session.run(names, inputs), strict=True))
 

@@ -16,7 +16,7 @@ from labelwise.calibration.auto import link_to_spec
 from labelwise.decide.rules import rule_to_spec
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models.graph_file import content_of, features_of, read_model
-from labelwise.models.run_folder import MODEL_FILES, fetched_run
+from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, HeadSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
             what = "is a file of another kind" if path.exists() else "is not there"
             forms = "a model is the folder of a run or an .onnx file"
             raise CheckpointError(f"{place} {what}; {forms}")
+        if RunFolder(path).is_solved and device == "cpu":
+            from labelwise.models.solved import opened
+
+            return opened(path)
         from labelwise.models.predictor import Predictor
 
         return Predictor.load(path, device)
@@ -88,11 +92,16 @@ def is_exported(place: Path) -> bool:
     return place.suffix.lower() == ".onnx"
 
 
+def needs_torch(place: Path) -> bool:
+    """Return whether the model in a place is a network that torch trained."""
+    return not is_exported(place) and not RunFolder(place).is_solved
+
+
 def model_files(place: Path) -> tuple[Path, ...]:
     """Return the files that make up a model: what another machine needs of it."""
     if not place.is_dir():
         return (place,)
-    return tuple(place / name for name in MODEL_FILES)
+    return tuple(place / name for name in reversed(RunFolder(place).model_files))
 
 
 def refuse_program(place: Path) -> None:

@@ -17,11 +17,15 @@ from labelwise.base.tensors import load_tensors, save_tensors
 from labelwise.base.text import one_line_of
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
+from labelwise.eyes import BUILT_IN
 from labelwise.learn.backbones import Backbone, create_backbone
+from labelwise.learn.backbones.weights import load_eye
 from labelwise.learn.heads import Head, LinearHead
 from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Link
-from labelwise.models.scoring import Scored, raise_failure, score, scored
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import Scored, predict, scored
+from labelwise.models.solved import weights_of
 from labelwise.models.spec import (
     MODEL_FILE,
     WEIGHTS_FILE,
@@ -31,7 +35,7 @@ from labelwise.models.spec import (
     WeightNames,
     caution_after,
 )
-from labelwise.pictures import ImageSource, Transform, as_images
+from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.memory import Picture
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs
@@ -265,12 +269,7 @@ class Predictor:
                 )
         if isinstance(images, Tensor):
             return scored(self, self.logits(images).cpu())
-        source = as_images(images, any_depth=self.transform.bands is not None)
-        parts = []
-        for part in score(self, source, batch_size=batch_size, workers=workers):
-            raise_failure(part)
-            parts.append(part)
-        return Scored.join(parts or [scored(self, torch.empty(0, len(self.space)))])
+        return predict(self, images, batch_size=batch_size, workers=workers)
 
     def save(self, folder: Path, *, weight_names: WeightNames = "labelwise") -> None:
         folder, state = Path(folder), self.model.state_dict()
@@ -328,6 +327,8 @@ class Predictor:
     def load(folder: str | Path, device: torch.device | str = "cpu") -> "Predictor":
         folder = Path(folder)
         spec = ModelSpec.load(folder / MODEL_FILE)
+        if RunFolder(folder).is_solved:
+            return Predictor._of_solved(folder, spec).to(device)
         weights = folder / WEIGHTS_FILE
         try:
             if sha256_of(weights) != spec.weights_sha256:
@@ -350,3 +351,22 @@ class Predictor:
             reason = one_line_of(error)
             raise CheckpointError(f"{folder} holds no usable model: {reason}") from error
         return predictor.to(device)
+
+    @staticmethod
+    def _of_solved(folder: Path, spec: ModelSpec) -> "Predictor":
+        """Return a solved run as a network of torch, with the rounded weights of its eye."""
+        stored = {
+            name.removeprefix("eye/"): torch.from_numpy(values)
+            for name, values in weights_of(folder).items()
+        }
+        width = stored["head/weight"].shape[1]
+        if spec.backbone.name != BUILT_IN or width != spec.backbone.channels:
+            raise SettingsError(
+                f"torch cannot compute with {folder}: its network is known as an .onnx file alone, "
+                "which labelwise runs on a cpu"
+            )
+        predictor = Predictor.untrained(spec)
+        load_eye(predictor.model.backbone, stored)
+        head = {"weight": stored["head/weight"], "bias": stored["head/bias"]}
+        predictor.model.head.get_submodule("classifier").load_state_dict(head)
+        return predictor

@@ -11,7 +11,8 @@
     trials/                        the runs that an effort tried, if one was asked for
     tensorboard/, wandb/, mlflow/  the journal for these tools, if they were asked for
     evaluation.json, report.html   the figures, and the page that shows them
-    model.json, model.safetensors  the model to deploy
+    model.json                     the model to deploy, with model.onnx (a solved head on an eye)
+                                   or model.safetensors (a network that was trained)
 
 The folder is locked while a process trains in it. A run that is kept in a bucket is trained in a
 folder of the first process's machine and sent to the bucket with every checkpoint.
@@ -55,7 +56,7 @@ from labelwise.base.storage import (
 )
 from labelwise.base.text import one_line_of
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, ModelSpec
+from labelwise.models.spec import MODEL_FILE, SOLVED_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.predictions import Predictions, stored_ids
 
 if TYPE_CHECKING:  # results are read without torch
@@ -63,7 +64,7 @@ if TYPE_CHECKING:  # results are read without torch
 
     from labelwise.evaluation import Evaluation
     from labelwise.models.predictor import Predictor
-    from labelwise.models.scoring import Scored
+    from labelwise.models.scoring import DeployedModel, Scored
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"
@@ -76,6 +77,7 @@ FILES = (
     SEEN_FILE,
 )
 MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
+ANY_MODEL_FILES = (*MODEL_FILES, SOLVED_FILE)
 NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "mlflow", "folds", "trials")
 # Sent to a bucket after all others, in this order: what says that others are there.
 SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
@@ -206,6 +208,11 @@ class RunFolder:
         """Return the photos of the predictions of splits, one after the other, and no numbers."""
         return [photo for split in splits for photo in stored_ids(self._there(split))]
 
+    @property
+    def fitted_ids(self) -> list[str]:
+        """The photos that trained the weights; of a solved run, the pool, which is val."""
+        return self.ids("train" if "train" in self.splits else "val")
+
     def _there(self, split: str) -> Path:
         if split not in self.splits:
             there = f"there are: {', '.join(self.splits) or 'none'}"
@@ -249,7 +256,25 @@ class RunFolder:
     def spec(self) -> ModelSpec:
         return ModelSpec.load(self.path / MODEL_FILE)
 
-    def model(self, device: "torch.device | str" = "cpu") -> "Predictor":
+    @property
+    def is_solved(self) -> bool:
+        """Whether the model is a linear classifier on an eye, which needs no torch."""
+        return (self.path / SOLVED_FILE).is_file() and not (self.path / WEIGHTS_FILE).exists()
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the folder holds, or is about to hold, a network that torch trained."""
+        states = self.checkpoint.glob("[0-9]*")
+        return (self.path / WEIGHTS_FILE).is_file() or any(states)
+
+    def model(self, device: str = "cpu") -> "DeployedModel":
+        """Return the model to score with."""
+        from labelwise.models.loading import load_model
+
+        return load_model(self.path, device)
+
+    def predictor(self, device: "torch.device | str" = "cpu") -> "Predictor":
+        """Return the model as a network of torch."""
         from labelwise.models.predictor import Predictor
 
         return Predictor.load(self.path, device)
@@ -263,7 +288,8 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        return all((self.path / name).exists() for name in ("evaluation.json", *MODEL_FILES))
+        needed = ("evaluation.json", MODEL_FILE, SOLVED_FILE if self.is_solved else WEIGHTS_FILE)
+        return all((self.path / name).exists() for name in needed)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -283,16 +309,21 @@ class RunFolder:
         files = (other.path / "predictions").glob("[!.]*")
         predictions = [f"predictions/{file.name}" for file in files]
         # What says that a run is finished comes last.
-        for name in ("metrics.jsonl", *predictions, "settings.yaml", WEIGHTS_FILE, MODEL_FILE):
+        for name in ("metrics.jsonl", *predictions, "settings.yaml", *other.model_files):
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.path / name) as temporary:
                 shutil.copyfile(other.path / name, temporary)
+
+    @property
+    def model_files(self) -> tuple[str, str]:
+        """The weights and, written last, what says that they are complete."""
+        return SOLVED_FILE if self.is_solved else WEIGHTS_FILE, MODEL_FILE
 
     def clear(self) -> None:
         if self.mirror is not None:
             self.mirror.claim()
             self.mirror.clear()
-        for name in (*FILES, *MODEL_FILES, *FOLDERS):
+        for name in (*FILES, *ANY_MODEL_FILES, *FOLDERS):
             path = self.path / name
             try:
                 if path.is_dir():
@@ -335,7 +366,7 @@ def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
         return part in ("all", "model") or name.split("/")[0] not in NOT_RESULTS
 
     def model_turn(name: str, there: bool) -> int | None:
-        return 0 if name in MODEL_FILES else None
+        return 0 if name in ANY_MODEL_FILES else None
 
     mirror = Mirror(folder, storage, model_turn if part == "model" else _turn)
     with locked(folder):
@@ -358,7 +389,7 @@ def _turn(name: str, there: bool) -> int | None:
     follows from them is there; at the very first they come first.
     """
     parts = name.split("/")
-    own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)
+    own = FOLDERS if len(parts) > 1 else (*FILES, *ANY_MODEL_FILES)
     if parts[0] not in own or any(level.startswith(".") for level in parts):
         return None
     last = parts[-1]

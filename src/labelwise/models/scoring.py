@@ -1,110 +1,50 @@
-"""The one inference engine: images in, batches of answers out.
+"""Images in, batches of answers out, by a model of any runtime.
 
-    images --decoders--> uint8 pixels --device--> logits --link--> log p, log(1 - p) --rule--> sets
+    images --decoders--> uint8 pixels --model--> logits --link--> log p, log(1 - p) --rule--> sets
 
 Rows come in order and each exactly once: answered, or failed with its reason. Link and rule are
-applied on the CPU in float64, as they were fitted: in float32 a probability can fall on the other
-side of its threshold.
+applied in float64, as they were fitted: in float32 a probability can fall on the other side of its
+threshold. Answers are NumPy's, whatever computed them.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from labelwise.base.names import Names
+from labelwise.base.arrays import Array, Mask, Numbers, to_numpy
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
 from labelwise.models.answer_files import NOT_FINITE, Answer
-from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.batches import read_ahead
+from labelwise.pictures import ImageSource, as_images
 from labelwise.pictures.duplicates import looks_of
-from labelwise.pictures.inputs import Failure
-from labelwise.pictures.loading import Decode, Inputs, PictureReader
-from labelwise.pictures.prefetch import started_ahead
+from labelwise.pictures.inputs import Failure, Mapped, mapped
 from labelwise.pictures.transform import Transform
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
-# On a GPU a CUDA graph launches all kernels of a network with one call: launched one by one, each
-# waits for Python's lock, which the threads that feed the GPU hold.
-
-
-Network = Callable[[Tensor], tuple[Tensor, ...]]
-
-
-Waiting = Callable[[], tuple[Tensor, ...]]
-
-
-def launch(values: tuple[Tensor, ...], device: torch.device) -> Waiting:
-    """Begin to copy values to the host; return what waits for them, where a GPU computes them."""
-    if device.type != "cuda":
-        hosts = [value.to("cpu") for value in values]
-        return lambda: tuple(hosts)
-    hosts = [torch.empty_like(value, device="cpu", pin_memory=True) for value in values]
-    for host, value in zip(hosts, values, strict=True):
-        host.copy_(value, non_blocking=True)
-    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
-
-    def wait() -> tuple[Tensor, ...]:
-        copied.synchronize()
-        return tuple(host.clone() for host in hosts)  # pinned memory is scarce
-
-    return wait
-
-
-def captured(network: Network, example: Tensor) -> Network:
-    """Return the network as a CUDA graph for inputs that lie in memory as the example does."""
-    try:
-        held = example.clone(memory_format=torch.preserve_format)
-        with torch.cuda.device(held.device):
-            current = torch.cuda.current_stream()
-            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            beside.wait_stream(current)
-            with torch.cuda.stream(beside):
-                network(held)  # libraries set themselves up, constants are sent
-            current.wait_stream(beside)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                outputs = network(held)
-    except RuntimeError:  # it waits for the GPU, or the memory does not suffice
-        torch.cuda.synchronize(example.device)
-        return network
-
-    def layout(values: Tensor) -> tuple[object, ...]:
-        return values.shape, values.stride(), values.dtype, values.device
-
-    def replayed(inputs: Tensor) -> tuple[Tensor, ...]:
-        if layout(inputs) != layout(held):
-            return network(inputs)
-        held.copy_(inputs)
-        graph.replay()
-        return tuple(value.clone() for value in outputs)  # the next batch is written over them
-
-    return replayed
+if TYPE_CHECKING:  # models of onnxruntime do without torch
+    from labelwise.pictures.loading import Decode, PictureReader
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread of the CPU inside the block."""
+    """Let torch, where it is used, compute on one thread of the CPU inside the block."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-PICTURES_AT_ONCE = 8  # on a CPU: as fast as more, in less memory
-WORTH_CAPTURING = 16  # batches on a GPU: to capture a network takes as long as some of them
 
 
 class Scorer(Protocol):
@@ -126,16 +66,19 @@ class Scorer(Protocol):
     def rule(self) -> Rule:
         """The rule from probabilities to label sets."""
 
-    @property
-    def device(self) -> torch.device:
-        """Where ``logits`` wants its inputs."""
+    def logits(self, inputs: Any) -> Any:
+        """Return float32 logits (N, K) of pixels (N, 3, size, size), bands or features (N, D).
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Return float32 logits (N, K) of pixels (N, 3, size, size), bands or features (N, D)."""
+        A model with a ``device`` is torch's and takes tensors there; others take arrays.
+        """
 
 
 class DeployedModel(Scorer, Protocol):
     """A scorer as it was saved or exported, of any runtime."""
+
+    @property
+    def promises(self) -> tuple[Mapping[str, Any], ...]:
+        """The guarantees that were made with it."""
 
     @property
     def taxonomy(self) -> Taxonomy | None:
@@ -145,6 +88,11 @@ class DeployedModel(Scorer, Protocol):
     def caution(self) -> str | None:
         """What must stand beside every probability of this model, None if nothing must."""
 
+    def predict(
+        self, pictures: Any, /, *, batch_size: int = ..., workers: int | None = ...
+    ) -> "Scored":
+        """Return the probabilities and label sets of pictures of any kind."""
+
     def fused(self, images: int = ...) -> "DeployedModel":
         """Return a model that answers faster, if that is worth it for so many images."""
 
@@ -153,17 +101,8 @@ class DeployedModel(Scorer, Protocol):
 class Embedder(Protocol):
     """A scorer that can also say where images lie: near each other where they look alike."""
 
-    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: Any) -> tuple[Any, Any]:
         """Return logits (N, K) and pooled features of the backbone (N, D), float32."""
-
-
-@dataclass(frozen=True, eq=False)
-class Inferred:
-    """What a network makes of one batch: ``values`` (one row for each of ``rows``) on the CPU."""
-
-    rows: NDArray[np.int64]
-    values: tuple[Tensor, ...]
-    failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,46 +110,43 @@ class Scored:
     """Answers for a batch: ``rows``, ``ids`` and arrays of those with one, and the failures.
 
     ``logits`` (n, K) are float32, ``log_p`` and ``log_q`` = log(1 - p) float64, ``sets`` boolean,
-    all on the CPU; ``embeddings`` (n, D) are there if they were asked for, and then ``looks`` of
+    all NumPy's; ``embeddings`` (n, D) are there if they were asked for, and then ``looks`` of
     pictures too (:func:`labelwise.pictures.duplicates.looks_of`).
     """
 
     space: LabelSpace
     rows: NDArray[np.int64]
     ids: tuple[str, ...]
-    logits: Tensor
-    log_p: Tensor
-    log_q: Tensor
-    sets: Tensor
+    logits: NDArray[np.float32]
+    log_p: Numbers
+    log_q: Numbers
+    sets: Mask
     failures: tuple[Failure, ...] = ()
-    embeddings: Tensor | None = None
-    looks: Tensor | None = None
+    embeddings: NDArray[np.float32] | None = None
+    looks: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
-    def probs(self) -> Tensor:
-        return self.log_p.exp()
+    def probs(self) -> Numbers:
+        return np.exp(self.log_p)
 
-    @property
-    def probabilities(self) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = self.probs.numpy()
-        return values
+    probabilities = probs
 
     def to_frame(self) -> Any:
         try:
             from pandas import DataFrame
         except ImportError:
             raise SettingsError("to_frame needs pandas: pip install pandas") from None
-        return DataFrame(self.probabilities, index=list(self.ids), columns=list(self.space.names))
+        return DataFrame(self.probs, index=list(self.ids), columns=list(self.space.names))
 
     @property
     def labels(self) -> list[tuple[str, ...]]:
         """The label names of each set, surest first."""
         names = self.space.names
-        order = self.log_p.argsort(dim=1, descending=True, stable=True)
-        chosen = self.sets.gather(1, order)
+        order = np.argsort(-self.log_p, axis=1, kind="stable")
+        chosen = np.take_along_axis(self.sets, order, axis=1)
         return [
             tuple(names[column] for column in columns[mask].tolist())
             for columns, mask in zip(order, chosen, strict=True)
@@ -230,7 +166,7 @@ class Scored:
     def join(parts: Sequence["Scored"]) -> "Scored":
         def whole(name: str) -> Any:
             values = [getattr(part, name) for part in parts if getattr(part, name) is not None]
-            return torch.cat(values) if values else None
+            return np.concatenate(values) if values else None
 
         return Scored(
             parts[0].space,
@@ -254,8 +190,8 @@ def score(
     batch_size: int = 64,
     workers: int | None = None,
     embed: bool = False,
-    decode: Decode = "cpu",
-    reader: PictureReader | None = None,
+    decode: "Decode" = "cpu",
+    reader: "PictureReader | None" = None,
 ) -> Generator[Scored]:
     """Yield the answers of a model for images, batch by batch.
 
@@ -269,33 +205,25 @@ def score(
     if embed and not isinstance(scorer, Embedder):
         raise TypeError(f"{type(scorer).__name__} gives no embeddings; it has no method embed")
 
-    def network(inputs: Tensor) -> tuple[Tensor, ...]:
+    def network(inputs: Any) -> tuple[Any, ...]:
         if embed and isinstance(scorer, Embedder):
             answers = scorer.embed(inputs)
             return (*answers, looks_of(inputs)) if inputs.ndim == 4 else answers
         return (scorer.logits(inputs),)
 
-    parts = infer(
-        network,
-        images,
-        scorer.transform,
-        rows=rows,
-        batch_size=batch_size,
-        workers=workers,
-        device=scorer.device,
-        decode=decode,
-        reader=reader,
-    )
-    names, empty = Names(images.ids), torch.empty(0, len(scorer.space))
+    how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "decode": decode}
+    parts = inferred(scorer, network, images, rows=rows, reader=reader, **how)
+    empty = np.empty((0, len(scorer.space)), np.float32)
     with closing(parts):
         for batch in parts:
             logits, *more = batch.values or (empty,)
-            with one_thread() if scorer.device.type == "cuda" else nullcontext():
+            on_gpu = "cuda" in str(getattr(scorer, "device", ""))
+            with one_thread() if on_gpu else nullcontext():
                 answers = scored(
                     scorer,
                     logits,
                     batch.rows,
-                    list(names.take(batch.rows)),
+                    [images.ids[row] for row in batch.rows.tolist()],
                     failures=batch.failures,
                     embeddings=more[0] if more else None,
                     looks=more[1] if len(more) > 1 else None,
@@ -303,58 +231,116 @@ def score(
             yield answers
 
 
-@torch.no_grad()
+def inferred(
+    scorer: Scorer,
+    network: Callable[[Any], tuple[Any, ...]],
+    images: ImageSource,
+    *,
+    rows: Sequence[int] | None = None,
+    batch_size: int = 64,
+    workers: int | None = None,
+    decode: "Decode" = "cpu",
+    reader: "PictureReader | None" = None,
+) -> Generator[Any]:
+    """Yield what a network, such as a model's logits, makes of images, batch by batch.
+
+    The network takes and returns tensors where the scorer is torch's, else arrays. A batch has
+    ``rows``, ``values`` (one row for each of them) and ``failures``.
+    """
+    device = getattr(scorer, "device", None)
+    if device is not None:
+        from labelwise.models.inference import infer
+
+        how: dict[str, Any] = {"device": device, "decode": decode, "reader": reader}
+        how |= {"rows": rows, "batch_size": batch_size, "workers": workers}
+        return infer(network, images, scorer.transform, **how)
+    if decode == "cuda":
+        raise ValueError("decode=cuda needs a model on a CUDA device; this one is on the cpu")
+    some = mapped(network, images, scorer.transform, rows=rows, threads=workers)
+    return joined(some, batch_size)
+
+
+def joined(parts: Generator[Mapped], batch_size: int) -> Generator[Mapped]:
+    """Yield batches of so many rows, or some more, from smaller ones."""
+    with closing(parts):
+        waiting: list[Mapped] = []
+        for part in parts:
+            waiting.append(part)
+            if sum(len(some.rows) + len(some.failures) for some in waiting) >= batch_size:
+                yield Mapped.join(waiting)
+                waiting = []
+        if waiting:
+            yield Mapped.join(waiting)
+
+
 def obeying(answers: Scored, tree: LabelTree, rule: Rule) -> Scored:
     """Return answers that obey a taxonomy: the nearest probabilities, and sets with all parents."""
     log_p, log_q = consistent_log_probs(answers.log_p, answers.log_q, tree)
-    sets = tree.closed(rule(log_p.exp().float()))
+    sets = tree.closed(rule(np.exp(log_p).astype(np.float32)))
     return replace(answers, log_p=log_p, log_q=log_q, sets=sets)
 
 
-@torch.no_grad()
 def scored(
     scorer: Scorer,
-    logits: Tensor,
+    logits: Array,
     rows: NDArray[np.int64] | None = None,
     ids: Sequence[str] | None = None,
     *,
     failures: Iterable[Failure] = (),
-    embeddings: Tensor | None = None,
-    looks: Tensor | None = None,
+    embeddings: Array | None = None,
+    looks: Array | None = None,
 ) -> Scored:
     """Return what a model's link and rule say of logits (n, K); those not finite are failures."""
     link = require_probabilities(scorer)
     labels = len(scorer.space.names)
     if logits.ndim != 2 or logits.shape[1] != labels:
         raise ValueError(f"logits must have {labels} columns, got shape {tuple(logits.shape)}")
-    logits = logits.detach().cpu().float()
-    rows = np.arange(len(logits)) if rows is None else rows
+    values = to_numpy(logits).astype(np.float32, copy=False)
+    features = None if embeddings is None else to_numpy(embeddings)
+    seen = None if looks is None else to_numpy(looks)
+    rows = np.arange(len(values)) if rows is None else rows
     names = [f"{row:06d}" for row in rows.tolist()] if ids is None else list(ids)
-    whole = logits.isfinite().all(dim=1)
+    finite: Mask = np.asarray(np.isfinite(values).all(axis=1))
     lost = [
         Failure(int(rows[at]), names[at], f"{names[at]}: {NOT_FINITE}")
-        for at in (~whole).nonzero().flatten().tolist()
+        for at in np.flatnonzero(~finite).tolist()
     ]
     if lost:
-        kept = whole.nonzero().flatten()
-        logits, rows = logits[kept], rows[kept.numpy()]
-        names = [names[at] for at in kept.tolist()]
-        embeddings = None if embeddings is None else embeddings[kept]
-        looks = None if looks is None else looks[kept]
-    log_p, log_q = check_log_probs(*link.log_probs(logits.double()))
+        values, rows = values[finite], rows[finite]
+        names = [name for name, is_finite in zip(names, finite, strict=True) if is_finite]
+        features = None if features is None else features[finite]
+        seen = None if seen is None else seen[finite]
+    log_p, log_q = check_log_probs(*link.log_probs(values.astype(np.float64)))
     every = sorted([*failures, *lost], key=lambda failure: failure.row)
     return Scored(
         scorer.space,
         rows,
         tuple(names),
-        logits,
+        values,
         log_p,
         log_q,
-        scorer.rule(log_p.exp().float()),  # as link.decision_probs, which it was fitted to
+        scorer.rule(np.exp(log_p).astype(np.float32)),  # as link.decision_probs, of its fit
         tuple(every),
-        embeddings,
-        looks,
+        features,
+        seen,
     )
+
+
+def predict(
+    scorer: Scorer,
+    pictures: Any,
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+) -> Scored:
+    """Return the answers for pictures of any kind; one that cannot be read raises."""
+    images = as_images(pictures, any_depth=scorer.transform.bands is not None)
+    parts = []
+    for part in score(scorer, images, batch_size=batch_size, workers=workers):
+        raise_failure(part)
+        parts.append(part)
+    empty = np.empty((0, len(scorer.space)), np.float32)
+    return Scored.join(parts or [scored(scorer, empty)])
 
 
 def require_probabilities(scorer: Scorer) -> Link:
@@ -367,63 +353,7 @@ def require_probabilities(scorer: Scorer) -> Link:
     return scorer.link
 
 
-def infer(
-    network: Network,
-    images: ImageSource,
-    transform: Transform,
-    *,
-    rows: Sequence[int] | NDArray[np.int64] | None = None,
-    batch_size: int = 64,
-    workers: int | None = None,
-    device: torch.device | str = "cpu",
-    decode: Decode = "cpu",
-    reader: PictureReader | None = None,
-) -> Generator[Inferred]:
-    """Yield what ``network`` makes of images, batch by batch, in the order of the rows."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be positive, got {batch_size}")
-    device = torch.device(device)
-    chosen = np.arange(len(images)) if rows is None else np.asarray(rows, dtype=np.int64)
-    batches = [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
-
-    on_gpu = device.type == "cuda"
-    if on_gpu and len(batches) > WORTH_CAPTURING and not isinstance(images, FeatureRows):
-        shape = batch_size, transform.channels, transform.size, transform.size
-        whole = torch.zeros(shape, dtype=transform.dtype, device=device)
-        with torch.inference_mode():
-            network = captured(network, whole.contiguous(memory_format=torch.channels_last))
-
-    whole_rows = batch_size if len(batches) > 1 else 0
-
-    def launched(batch: Inputs) -> tuple[Inputs, Waiting]:
-        with torch.inference_mode():
-            values = _in_parts(network, batch.values, whole_rows) if len(batch.rows) else ()
-            return batch, launch(values, device)
-
-    here = partial(read_ahead, workers=workers, decode=decode)
-    with closing((reader or here)(images, transform, batches, device=device)) as inputs:
-        for batch, wait in started_ahead(inputs, launched, 1 if on_gpu else 0):
-            yield Inferred(batch.rows, wait(), tuple(batch.failures))
-
-
-def _in_parts(network: Network, values: Tensor, whole_rows: int) -> tuple[Tensor, ...]:
-    """Return what a network makes of inputs on its device; on a CPU, of some pictures at a time.
-
-    A GPU gets batches of ``whole_rows``: to plan convolutions of another size takes cuDNN seconds.
-    """
-    rows = len(values)
-    if values.is_cuda and values.ndim == 4 and rows < whole_rows:
-        padded = torch.cat([values, values[:1].expand(whole_rows - rows, -1, -1, -1)])
-        padded = padded.contiguous(memory_format=torch.channels_last)
-        return tuple(value[:rows] for value in network(padded))
-    if values.is_cuda or values.ndim != 4:
-        return network(values)
-    starts = range(0, rows, PICTURES_AT_ONCE)
-    parts = [network(values[at : at + PICTURES_AT_ONCE]) for at in starts]
-    return tuple(torch.cat(some) for some in zip(*parts, strict=True))
-
-
-def raise_failure(part: Inferred | Scored) -> None:
-    """Raise the first failure of a batch, for those who cannot go on without an image."""
+def raise_failure(part: Any) -> None:
+    """Raise the first failure of a batch, for those who need every image."""
     if part.failures:
         raise ImageError(part.failures[0].reason)

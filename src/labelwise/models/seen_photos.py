@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from labelwise.base.array_api import A, like
 from labelwise.base.files import MOST_FACTS, read_regular, replacing, require_regular
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.text import counted, one_line_of
@@ -44,10 +43,11 @@ SKETCH = 128
 FEWEST_FEATURES = 64  # with few, different photos have almost the same ones by chance
 
 
-def sketch_of(features: Tensor) -> Tensor:
+def sketch_of(features: A) -> A:
     """Return sketches (n, SKETCH) of features (n, D), the same of the same features."""
     signs = np.random.default_rng(0).integers(0, 2, (features.shape[1], SKETCH)) * 2.0 - 1
-    return features.float() @ torch.from_numpy(signs).to(features.device, torch.float32)
+    sketch: A = features @ like(signs, features)
+    return sketch
 
 
 @dataclass(frozen=True)

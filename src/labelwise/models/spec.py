@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to
 
 
 MODEL_FILE = "model.json"
-WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"  # of a network that was trained
+SOLVED_FILE = "model.onnx"  # of a linear classifier on an eye: its own export
 FORMAT = 1
 TRIED = "tried"
 NOT_CALIBRATED = (
@@ -264,10 +265,6 @@ def require_fit(
 
 
 def _versions() -> dict[str, str]:
-    import torch
-
-    return {
-        "labelwise": __version__,
-        "torch": str(torch.__version__),
-        "python": ".".join(map(str, sys.version_info[:3])),
-    }
+    versions = {"labelwise": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
+    torch = sys.modules.get("torch")
+    return versions if torch is None else versions | {"torch": str(torch.__version__)}

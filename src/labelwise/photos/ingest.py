@@ -40,7 +40,6 @@ from labelwise.base.storage import (
 )
 from labelwise.base.text import counted
 from labelwise.errors import CheckpointError, DataError, ImageError
-from labelwise.models import Predictor
 from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import DeployedModel, Scored, score
@@ -361,8 +360,8 @@ class _Files(EncodedImages):
                 self._note(number, content.hash, len(self.new))
                 self.new[content.hash] = content
         if kept and part.embeddings is not None:
-            looks = None if part.looks is None else part.looks.numpy()[kept].astype(np.float16)
-            self.scored.append((part.logits.numpy()[kept], part.embeddings.numpy()[kept], looks))
+            looks = None if part.looks is None else part.looks[kept].astype(np.float16)
+            self.scored.append((part.logits[kept], part.embeddings[kept], looks))
         if self.outage is not None:
             raise self.outage
         for failure in part.failures:
@@ -500,7 +499,7 @@ def update_index(
                 changes.refused.append(f"{error}. Nothing was changed")
         if todo:  # else the model need not be read
             predictor = load_model(run.path, device).fused(len(todo))
-            if index.embeddings.projection is None and isinstance(predictor, Predictor):
+            if index.embeddings.projection is None and run.path.is_dir():
                 weights = index.spec.weights_sha256
                 if pictures := HeldOutPictures.of_run(run, weights, predictor, watch):
                     # the photos that fitted the model set the projection

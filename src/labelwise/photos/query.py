@@ -454,7 +454,7 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
     (scored,) = score(model, BytesImages([content], [photo]), batch_size=1, embed=True)
     if scored.failures or scored.embeddings is None:
         raise DataError(scored.failures[0].reason if scored.failures else f"{photo} has no looks")
-    (looks,) = projection(scored.embeddings.numpy())
+    (looks,) = projection(scored.embeddings)
     return [], hits_of(index, (), *index.embeddings.nearest(looks, count))
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from pydantic import TypeAdapter
 from labelwise.base.files import MOST_FACTS, read_regular, replacing, write_text
 from labelwise.base.progress import Watch
 from labelwise.decide import Evidence
-from labelwise.errors import CheckpointError, DataError, LabelwiseError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.metrics.shift import (
     FEWEST,
     Likeness,
@@ -39,10 +40,10 @@ from labelwise.photos.topk import Rows
 from labelwise.pictures.duplicates import NEAR, first_near
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
-    from labelwise.models import Predictor
+    from labelwise.models import DeployedModel
     from labelwise.models.run_folder import RunFolder
 
-PICTURES_FILE = "held-out-pictures.safetensors"
+PICTURES_FILE = "held-out-pictures.npz"
 SAMPLE = 500
 FEWEST_FITTED = 50  # photos that set a projection
 
@@ -244,7 +245,7 @@ class HeldOutPictures:
 
     @classmethod
     def of_run(
-        cls, run: "RunFolder", weights: str, predictor: "Predictor", watch: Watch
+        cls, run: "RunFolder", weights: str, predictor: "DeployedModel", watch: Watch
     ) -> "HeldOutPictures | None":
         path = run.path / PICTURES_FILE
         kept = cls.load(path)
@@ -263,7 +264,7 @@ class HeldOutPictures:
 
     @classmethod
     def _made(
-        cls, run: "RunFolder", weights_sha256: str, predictor: "Predictor", watch: Watch
+        cls, run: "RunFolder", weights_sha256: str, predictor: "DeployedModel", watch: Watch
     ) -> "HeldOutPictures | None":
         from labelwise.models.scoring import Scored, score
         from labelwise.models.seen_photos import own_table
@@ -271,7 +272,7 @@ class HeldOutPictures:
         held_out, table = run.ids(*run.held_out_splits), own_table(run)
         if not held_out or table.images.blocks is not None:
             return None
-        apart, trained = {name: row for row, name in enumerate(held_out)}, set(run.ids("train"))
+        apart, trained = {name: row for row, name in enumerate(held_out)}, set(run.fitted_ids)
         sides = [
             np.array([row for row, name in enumerate(table.ids) if name in some], np.int64)
             for some in (apart, trained)
@@ -291,32 +292,31 @@ class HeldOutPictures:
         own, others = parts
         if own.embeddings is None or others.embeddings is None:
             raise ValueError("photos were scored without embeddings")
-        looks = np.empty((len(own), 0)) if own.looks is None else own.looks.numpy()
-        matrices = (own.embeddings.numpy(), looks, others.embeddings.numpy())
+        looks = np.empty((len(own), 0)) if own.looks is None else own.looks
+        matrices = (own.embeddings, looks, others.embeddings)
         features, looked, fitted = (matrix.astype(np.float16) for matrix in matrices)
         rows = np.array([apart[name] for name in own.ids], np.int64)
         return cls(rows, features, looked, fitted, weights_sha256)
 
     def save(self, path: Path) -> None:
-        import torch
-
-        from labelwise.base.tensors import save_tensors
-
         arrays = dict(vars(self))
         arrays["weights"] = np.array([*bytes.fromhex(arrays.pop("weights_sha256"))], np.uint8)
-        with replacing(path) as temporary:
-            tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
-            save_tensors(temporary, tensors)
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, **arrays)
 
     @staticmethod
     def load(path: Path) -> "HeldOutPictures | None":
-        from labelwise.base.tensors import load_tensors
-
         try:
-            arrays: dict[str, Any] = {k: value.numpy() for k, value in load_tensors(path).items()}
+            with ZipFile(path) as file:  # nothing that grows when it is read
+                if any(member.compress_type != ZIP_STORED for member in file.infolist()):
+                    return None
+                if file.testzip() is not None:
+                    return None
+            with np.load(path, allow_pickle=False) as file:
+                arrays: dict[str, Any] = {name: file[name] for name in file.files}
             weights = bytes(arrays.pop("weights").tolist()).hex()
             read = HeldOutPictures(**arrays, weights_sha256=weights)
-        except (CheckpointError, OSError, KeyError, TypeError, ValueError):
+        except (BadZipFile, OSError, EOFError, KeyError, TypeError, ValueError):
             return None
         rows, matrices = read.rows, (read.features, read.looks, read.fitted)
         fits = rows.dtype == np.int64 and rows.ndim == 1 and not (rows < 0).any()

@@ -19,18 +19,16 @@ share a word with chance 0.96, those of 0.97 with 0.99.
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.array_api import A, namespace
+from labelwise.base.arrays import is_tensor
 from labelwise.base.groups import joined_rows
 from labelwise.pictures.decode import decode
-
-if TYPE_CHECKING:  # searches do without torch
-    import torch
-    from torch import Tensor
 
 Vectors = NDArray[np.float32]
 Words = NDArray[np.uint16]
@@ -65,37 +63,44 @@ def look_of(picture: Image.Image) -> NDArray[np.float32]:
     return np.asarray(waves / length if length > PLAIN else np.zeros(WIDTH), np.float32)
 
 
-def looks_of(inputs: "Tensor") -> "Tensor":
+def looks_of(inputs: A) -> A:
     """Return the fingerprints (n, WIDTH), float32, of pixels (n, 3, H, W) or bands (n, C, H, W).
 
     Bands have no common range: the mean of them is taken from its darkest to its brightest place.
     """
-    import torch
-    from torch.nn.functional import adaptive_avg_pool2d
-
-    values = inputs.float()
-    if inputs.dtype == torch.uint8:
-        grey = torch.einsum("nchw,c->nhw", values, _constants(values.device)[0])
+    xp = namespace(inputs)
+    values = xp.astype(inputs, xp.float32)
+    device = values.device if is_tensor(values) else None
+    rows, columns = (_waves(int(side), device) for side in values.shape[2:])
+    if inputs.dtype == xp.uint8:
+        grey = sum(weight * values[:, colour] for colour, weight in enumerate(GREY))
     else:
-        mean = values.mean(dim=1)
-        low, high = mean.amin(dim=(1, 2), keepdim=True), mean.amax(dim=(1, 2), keepdim=True)
-        grey = WHITE * (mean - low) / (high - low).clamp_min(torch.finfo(torch.float32).tiny)
-    small = adaptive_avg_pool2d(grey[:, None], SIDE)[:, 0]
-    base = _constants(values.device)[1]
-    waves = (base @ small @ base.T).flatten(1)[:, 1:]
-    length = waves.norm(dim=1, keepdim=True)
-    return torch.where(length > PLAIN, waves / length.clamp_min(PLAIN), 0.0)
+        mean = xp.mean(values, axis=1)
+        low = xp.min(mean, axis=(1, 2), keepdims=True)
+        span = xp.max(mean, axis=(1, 2), keepdims=True) - low
+        grey = WHITE * (mean - low) / xp.where(span > 0, span, 1.0)
+    waves = (rows @ grey @ columns.T).reshape(len(values), -1)[:, 1:]
+    length = xp.sqrt(xp.sum(waves**2, axis=1, keepdims=True))
+    looks: A = xp.where(length > PLAIN, waves / xp.where(length > PLAIN, length, 1.0), 0.0)
+    return looks
 
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for
-def _constants(device: "torch.device") -> tuple["Tensor", "Tensor"]:
-    """Return the weights of the colours, and the lowest waves (KEPT, SIDE), on a device."""
-    import torch
+def _waves(side: int, device: Any) -> Any:
+    """Return the lowest waves (KEPT, side) of the means of SIDE windows of a side, on a device."""
     from scipy.fft import dct
 
-    lowest = dct(np.eye(SIDE), norm="ortho", axis=0)[:KEPT]
+    means = np.zeros((SIDE, side))
+    for window, row in enumerate(means):
+        first, last = window * side // SIDE, -(-(window + 1) * side // SIDE)
+        row[first:last] = 1 / (last - first)
+    waves = (dct(np.eye(SIDE), norm="ortho", axis=0)[:KEPT] @ means).astype(np.float32)
+    if device is None:
+        return waves
+    import torch
+
     with torch.inference_mode(False):  # they are used inside and outside of it
-        return torch.tensor(GREY, device=device), torch.from_numpy(lowest).float().to(device)
+        return torch.from_numpy(waves).to(device)
 
 
 def near_pairs(vectors: NDArray[np.floating[Any]], least: float, since: int = 0) -> Rows:

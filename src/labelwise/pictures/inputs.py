@@ -41,6 +41,16 @@ class Mapped:
     values: Arrays
     failures: tuple[Failure, ...] = ()
 
+    @staticmethod
+    def join(parts: "Sequence[Mapped]") -> "Mapped":
+        """Return several batches as one."""
+        answered = [part.values for part in parts if part.values]
+        return Mapped(
+            np.concatenate([part.rows for part in parts]),
+            tuple(np.concatenate(some) for some in zip(*answered, strict=True)),
+            tuple(failure for part in parts for failure in part.failures),
+        )
+
 
 def input_array(images: ImageSource, row: int, transform: Transform) -> NDArray[Any]:
     """Return the input (C, size, size) of one picture: uint8 pixels, or float32 bands."""

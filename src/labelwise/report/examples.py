@@ -96,8 +96,6 @@ def choose_examples(
     Without images, or for rows that cannot be read, the examples have no picture. A
     ``predictor`` with attention maps shows where it looked.
     """
-    import torch
-
     log_p, log_q = link.log_probs(predictions.logits.astype(np.float64))
     observed = predictions.observed
     known = np.ones(log_p.shape, bool) if observed is None else observed
@@ -110,7 +108,7 @@ def choose_examples(
     unsaid = np.where(known, -np.inf, log_p).max(1)
     missed = np.where(present, log_q, -np.inf).max(1)
     half = np.log(0.5)
-    shuffled = torch.randperm(len(surprise), generator=torch.Generator().manual_seed(seed))
+    shuffled = np.random.default_rng(seed).permutation(len(surprise))
     rows_of = {
         "Right": _first(surprise, labelled & right, each),
         "Wrong": _first(-wrong, wrong > half, each),

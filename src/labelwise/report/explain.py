@@ -20,7 +20,8 @@ from labelwise.base.text import for_terminal
 from labelwise.errors import SettingsError
 from labelwise.learn.heads import QueryDecoder
 from labelwise.models import Predictor
-from labelwise.models.scoring import infer, scored
+from labelwise.models.inference import infer
+from labelwise.models.scoring import scored
 from labelwise.pictures import ImageSource
 from labelwise.report.contact_sheet import card
 
@@ -88,7 +89,7 @@ def look(predictor: Predictor, images: ImageSource) -> Iterable[Looked]:
         name = images.ids[photo.row]
         answers = scored(predictor, photo.logits[None], np.array([photo.row]), [name])
         for probs, sets in zip(answers.probs, answers.sets, strict=True):
-            order = probs.argsort(descending=True).tolist()
+            order = np.argsort(-probs, kind="stable").tolist()
             chosen = [k for k in order if sets[k]][:MOST] or order[:1]
             for k in chosen:
                 label, prob, decided = predictor.space.names[k], float(probs[k]), bool(sets[k])

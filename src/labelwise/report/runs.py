@@ -60,7 +60,7 @@ def _examples(
 
     shown = shown_images(images, run.spec.transform)
     looks = run.spec.head.name == "query2label"  # the weights of another are not read
-    return choose_examples(rows, link, shown, predictor=run.model() if looks else None)
+    return choose_examples(rows, link, shown, predictor=run.predictor() if looks else None)
 
 
 def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:

@@ -75,21 +75,15 @@ def score_data(
     watch: Watch | None = None,
 ) -> tuple[RunScores, tuple[str, ...]]:
     """Return what a run's model says of labelled data, matched by name, and what was left out."""
-    from labelwise.models.predictor import Predictor
-    from labelwise.models.scoring import infer
-    from labelwise.pictures.loading import decodes_on_gpu
+    from labelwise.models.loading import load_model
+    from labelwise.models.scoring import inferred
 
-    predictor = Predictor.load(folder, device)
-    by_gpu = decodes_on_gpu(decode, predictor.device)
+    predictor = load_model(folder, device)
+    by_gpu = decode != "cpu" and "cuda" in str(getattr(predictor, "device", ""))
+    by_gpu = by_gpu and predictor.transform.bands is None
     truth, notes = aligned_labels(table, predictor.space.names)
-    parts = infer(
-        lambda inputs: (predictor.logits(inputs),),
-        table.images,
-        predictor.transform,
-        batch_size=64,
-        device=predictor.device,
-        decode=decode,
-    )
+    network = lambda inputs: (predictor.logits(inputs),)  # noqa: E731
+    parts = inferred(predictor, network, table.images, decode=decode)
     batches = list(watched(parts, table, watch))
     answered = [batch for batch in batches if batch.values]
     rows = [row for batch in answered for row in batch.rows.tolist()]
@@ -229,6 +223,7 @@ def share_shift(held_out: Predictions, link: Link | None, logits: Array) -> Shar
 
 
 if TYPE_CHECKING:  # what was saved is read without torch
-    from labelwise.models.scoring import Inferred, Scored
+    from labelwise.models.inference import Inferred
+    from labelwise.models.scoring import Scored
     from labelwise.pictures.inputs import Failure
     from labelwise.pictures.loading import Decode

@@ -273,7 +273,7 @@ def _vectors_by_model(
     if scored.embeddings is None or not len(scored):
         raise DataError(f"{table.name}: no photo can be read ({unread[0]})")
     vectors = np.zeros((len(table), scored.embeddings.shape[1]), np.float32)
-    vectors[scored.rows] = scored.embeddings.numpy()
+    vectors[scored.rows] = scored.embeddings
     return vectors, unread
 
 

@@ -26,7 +26,7 @@ from labelwise.base.storage import is_uri
 from labelwise.base.text import counted, shortened
 from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.models import Predictor
+from labelwise.models import DeployedModel
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
@@ -365,7 +365,7 @@ class PhotoTools:
         return label_views(held_out, link, self.index.facts.held_out or "")
 
     @cached_property
-    def _model_and_trust(self) -> tuple[Predictor, dict[str, LabelView]]:
+    def _model_and_trust(self) -> tuple[DeployedModel, dict[str, LabelView]]:
         if self.run is None:
             raise DataError("there is no model to tag with; start labelwise serve --mcp INDEX RUN")
         model, held_out = self.run.model(), self.run.held_out()

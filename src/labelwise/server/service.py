@@ -30,7 +30,7 @@ from labelwise.links import Link, check_log_probs
 from labelwise.metrics import label_reliability
 from labelwise.metrics.shift import HeldOutShare, LabelShare, estimate_share, held_out_shares
 from labelwise.models.answer_files import NOT_FINITE
-from labelwise.models.loading import is_exported, load_model, spec_of
+from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import ModelSpec
 from labelwise.pictures import Transform
@@ -124,7 +124,7 @@ class ServedModel:
     def __init__(self, name: str, folder: RunFolder, device: str) -> None:
         self.name, self.spec = name, spec_of(folder.path)
         self.predictor = load_model(folder.path, device).fused()
-        self.is_exported = is_exported(folder.path)
+        self.is_of_torch = hasattr(self.predictor, "device")
         if self.predictor.link is None:
             raise LabelwiseError(RANKS)
         self.link: Link = self.predictor.link
@@ -149,14 +149,13 @@ class ServedModel:
 
     def forward(self, pixels: Sequence[Pixels], names: Sequence[str]) -> list[Tagged]:
         inputs = np.stack(pixels).transpose(0, 3, 1, 2)
-        if self.is_exported:
-            model: Any = self.predictor
-            logits = model.checked(model.answers(inputs))
+        if not self.is_of_torch:
+            logits = self.predictor.logits(inputs)
         else:
             import torch
 
             with torch.inference_mode():
-                tensor = torch.from_numpy(inputs).to(self.predictor.device)
+                tensor = torch.from_numpy(inputs)
                 logits = self.predictor.logits(tensor).cpu().float().numpy()
         answers = [Tagged(name, fault=NOT_FINITE) for name in names]
         rows = np.flatnonzero(np.isfinite(logits).all(axis=1)).tolist()
@@ -372,7 +371,7 @@ class Service:
         Threads of a forward pass wait for each other; one that has lost its core to a decoder
         keeps all the others waiting. The number holds for the thread that sets it.
         """
-        if model.is_exported:
+        if not model.is_of_torch:
             return model.forward(pixels, names)
         import torch
 

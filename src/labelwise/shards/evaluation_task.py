@@ -36,10 +36,10 @@ from labelwise.base.storage import (
     without_options,
 )
 from labelwise.base.text import counted
+from labelwise.calibration.auto import link_from_spec
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
-from labelwise.learn.methods import link_from_spec
 from labelwise.links import Link
 from labelwise.models.scoring import one_thread
 from labelwise.predictions import matrix_of_lists

@@ -17,28 +17,30 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.base.allocator import keep_freed_memory
 from labelwise.base.files import locked
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.storage import LocalStorage, Storage, storage_at
+from labelwise.calibration.auto import link_to_spec
 from labelwise.errors import CheckpointError, DataError, SettingsError
-from labelwise.learn.methods import link_to_spec
 from labelwise.models.answer_files import CAUTION
 from labelwise.models.loading import is_exported, load_model, model_files
 from labelwise.models.scoring import Scored, one_thread, require_probabilities, score
-from labelwise.pictures.loading import PictureReader
 from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
+
+if TYPE_CHECKING:
+    from labelwise.pictures.loading import PictureReader
 
 PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers
@@ -152,6 +154,9 @@ def plan_rows(storage: Storage, number: int) -> list[InputRow]:
     return [InputRow(*values) for values in zip(*columns, strict=True)]
 
 
+MANY = 1 << 12  # images, at which it pays to make a model faster first
+
+
 @dataclass(frozen=True)
 class ScoringTask:
     """Scores the rows of a shard and writes their answers."""
@@ -162,12 +167,12 @@ class ScoringTask:
     device: str = "cpu"
     decoders: int | None = None  # threads or processes
     decode: Literal["cpu", "cuda"] = "cpu"
-    reader: PictureReader | None = None  # who decodes, if not the worker
+    reader: "PictureReader | None" = None  # who decodes, if not the worker
 
     def start(self) -> Callable[[int], ShardRecord]:
         keep_freed_memory()
         with tempfile.TemporaryDirectory() as folder:
-            scorer = load_model(self.model.unpack(Path(folder)), self.device).fused()
+            scorer = load_model(self.model.unpack(Path(folder)), self.device).fused(MANY)
         storage = storage_at(self.out)
         link = require_probabilities(scorer)
         names = list(scorer.space.names)
@@ -212,8 +217,8 @@ def answer_table(part: Scored, schema: Any) -> Any:
     order = pa.array(np.argsort(rows, kind="stable"))
     failed = len(part.failures)
 
-    def numbers(values: torch.Tensor) -> Any:
-        flat = pa.array(values.float().contiguous().view(-1).numpy())
+    def numbers(values: NDArray[Any]) -> Any:
+        flat = pa.array(values.astype(np.float32).ravel())
         ends = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
         lists = pa.ListArray.from_arrays(ends, flat)
         return pa.concat_arrays([lists, pa.nulls(failed, lists.type)])

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from labelwise.base.files import append_whole, locked, write_error
 from labelwise.base.progress import Silent, Watch
-from labelwise.base.storage import is_uri
 from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.eyes.eye import BUILT_IN, PRETRAINED, Eye
 from labelwise.learn.backbones import (
     SMALL_BACKBONES,
     Backbone,
@@ -34,28 +34,24 @@ from labelwise.learn.backbones import (
     freeze,
     freeze_batch_norm,
 )
+from labelwise.learn.backbones.weights import load_eye
 from labelwise.learn.methods import find_method, make_objective
 from labelwise.learn.objectives import Objective
 from labelwise.learn.objectives.base import refuse_accumulation
 from labelwise.models import HeadSpec, Model
-from labelwise.models.run_folder import fetched_run
-from labelwise.models.scoring import infer, raise_failure
+from labelwise.models.inference import infer
+from labelwise.models.scoring import raise_failure
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.memory import MappedFeatures, moments_of, scaled
 from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
 from labelwise.tables import LabelTable
+from labelwise.training.plan import weights_of
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show
 LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
-
-
-def weights_of(settings: Settings) -> str | None:
-    """Return what the backbone's weights are; of a run in a bucket, the copy of its model."""
-    weights = settings.weights
-    return str(fetched_run(weights, "model")) if weights and is_uri(weights) else weights
 
 
 def inputs_of(settings: Settings, table: LabelTable) -> dict[str, Any]:
@@ -200,10 +196,18 @@ FEW = 4  # images in the backbone at once on a CPU; 8 take a tenth less time and
 
 
 def frozen_backbone(name: str, **options: Any) -> Backbone:
-    """Return what ``create_backbone`` does; random weights are the same each time."""
+    """Return what ``create_backbone`` does; random weights are the same each time.
+
+    Published weights of EfficientNet-Lite0 are the rounded ones of its eye.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return create_backbone(name, **options)
+        if name != BUILT_IN or options.get("weights") != PRETRAINED or options.get("bands"):
+            return create_backbone(name, **options)
+        backbone = create_backbone(name, **options | {"weights": None})
+        stored = Eye.open().weights()
+        load_eye(backbone, {name: torch.from_numpy(values) for name, values in stored.items()})
+        return backbone
 
 
 def compute(

@@ -23,7 +23,8 @@ from labelwise.metrics import (
     reliability,
 )
 from labelwise.models import Model
-from labelwise.models.scoring import infer, raise_failure
+from labelwise.models.inference import infer
+from labelwise.models.scoring import raise_failure
 from labelwise.models.seen_photos import FEWEST_FEATURES, sketch_of
 from labelwise.pictures import ImageSource
 from labelwise.pictures.duplicates import looks_of

@@ -9,275 +9,50 @@ of labels that exclude each other, where no label changes by that.
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import sqrt
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelwise.answers.suspects import deal_folds
-from labelwise.base.arrays import to_numpy
-from labelwise.base.distributed import rank, value_of_first, wait_for_all
 from labelwise.base.progress import LimitedWatch, Silent, TimeIsUp, Watch
-from labelwise.calibration import expect_zero_share
-from labelwise.calibration.auto import SHRUNKEN
-from labelwise.calibration.shrunken import LabelErrors, shrunken_with_errors
-from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
-from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
-from labelwise.evaluation import Evaluation, evaluate
-from labelwise.evaluation import Training as Made
+from labelwise.decide import Rule
+from labelwise.errors import SettingsError
+from labelwise.evaluation import Evaluation
 from labelwise.evaluation.intervals import mean_ap_influence
-from labelwise.learn.backbones.weights import PRETRAINED
-from labelwise.links import Consistent, Link, Sigmoid
+from labelwise.eyes.eye import PRETRAINED
+from labelwise.links import Link
 from labelwise.metrics import average_precision
-from labelwise.models import Model, Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.seen_photos import HeldOutCopies
+from labelwise.models.solved import SolvedModel
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.scores.fit import (
-    check_promises,
-    cross_fitted,
-    fit_calibrator,
-    fit_groups,
-    fit_rule,
-    make_promise,
-    one_per_group,
-)
 from labelwise.tables import LabelTable
-from labelwise.training import checkpoint
-from labelwise.training.execution import errors_told_by_the_first, kernels, launch
-from labelwise.training.features import frozen_features
+from labelwise.training.finish import Finish, as_odds, finish_again_needed
 from labelwise.training.loggers import log_history
-from labelwise.training.loop import Loop
-from labelwise.training.prepare import OF_TRAINING, PHOTO_NETWORK, Training, check_names, prepare
-from labelwise.training.settings import AUTO, Settings, differences, read_settings
-from labelwise.training.solve import solve_head
+from labelwise.training.plan import (
+    OF_TRAINING,
+    PHOTO_NETWORK,
+    check_names,
+    is_closed,
+    read_data,
+    readable,
+    resolve,
+)
+from labelwise.training.settings import AUTO, Settings, read_settings
+from labelwise.training.solved import (
+    Solving,
+    contents_of,
+    eye_of,
+    prepare_solving,
+    save_contents,
+    solve,
+    too_large,
+)
 
-# After training: link and rule are fitted on validation alone and measured on test alone. What
-# cannot be fitted is left out with a note: the trained model is saved in any case.
-
-
-def finish(
-    training: Training, model: Model, out_of_fold: NDArray[np.float32] | None = None
-) -> Evaluation | None:
-    """Write predictions, evaluation and model to the run's folder; None in helper processes.
-
-    ``out_of_fold`` are the logits of training rows by a cross-fitted head: validation where no rows
-    are held out.
-    """
-    inferred = {name: training.inferred(name, model) for name in training.splits}
-    if not training.is_first:
-        return None
-    own = training.objective.final_link(inferred["train"].logits, *training.targets("train"))
-    predictions = {}
-    for name, table in training.splits.items():
-        labels, observed = table.targets()
-        logits, names = to_numpy(inferred[name].logits), table.space.names
-        predictions[name] = Predictions(
-            table.ids, logits, labels, observed, names, name, own, table.group
-        )
-    if out_of_fold is not None and training.cross_fitted:
-        rows = replace(predictions["train"], logits=out_of_fold, split="val")
-        predictions = {"train": predictions["train"], "val": rows, **predictions}
-    for name, rows in predictions.items():
-        rows.save(training.run.predictions_path(name))
-    looks = {
-        name: split.looks.numpy() for name, split in inferred.items() if split.looks is not None
-    }
-    features = isinstance(training.splits["train"].images, FeatureRows)
-    copies = HeldOutCopies.among_features if features and looks else HeldOutCopies.among
-    copies(looks).save(training.run.path)
-    return _Finish(training, predictions, own).measured(model.cpu())
-
-
-def finish_again(training: Training) -> Evaluation:
-    """Fit link and rule once more on the saved predictions, and measure again; no training."""
-    run, predictions = training.run, {}
-    for name in run.splits:
-        rows, table = run.predictions(name), training.splits.get(name)
-        if rows.group is None and table is not None and list(rows.ids) == list(table.ids):
-            rows = replace(rows, group=table.group)  # runs used to save predictions without
-        predictions[name] = rows
-    return _Finish(training, predictions, predictions["train"].link).measured(run.model().model)
-
-
-class _Finish:
-    """Fits a calibrated link (None: the model's own) and a rule on validation, and measures."""
-
-    def __init__(
-        self, training: Training, predictions: Mapping[str, Predictions], own: Link | None
-    ) -> None:
-        self.training, self.settings, self.own = training, training.settings, own
-        self.predictions, self.val = predictions, predictions.get("val")
-        self.test = predictions.get("test")
-        self.notes: list[str] = []
-        self.fitted: Link | None = None
-        self.words, self.calibrator = "", "none"
-        self.promises: tuple[Promise, ...] = ()
-        self.errors = LabelErrors(0.0, 0.0)
-
-    @property
-    def link(self) -> Link | None:
-        return self.fitted or self.own
-
-    def measured(self, model: Model) -> Evaluation:
-        training, settings, folder = self.training, self.settings, self.training.run.path
-        rows = "out-of-fold predictions" if training.cross_fitted else "validation"
-        what = "" if self.val is None else f"fitting the calibrator and the rule on {rows}, "
-        training.watch.say(f"{what}measuring on {'what is there' if self.test is None else 'test'}")
-        judged = self.test
-        if judged is None:
-            judged = self.predictions["train"] if self.val is None else self.val
-            self.notes.append(
-                f"There is no test split: these figures are of {judged.split}, which took part in "
-                "fitting the model, and so are too good. `labelwise data split --shares` draws one."
-            )
-        copies = HeldOutCopies.of_run(folder).sentence()
-        self.notes += [copies] if copies else []
-        with catch_warnings(record=True) as caught:
-            simplefilter("always")
-            self._fit_link()
-            rule, rule_words = self._fit_rule()
-        self.notes += [str(warning.message) for warning in caught]
-        self.notes += [f"{self.errors}."] if self.errors.rate else []
-        if training.frozen is not None and model.backbone.name == "identity":
-            model = training.frozen.deployed(model)
-        promises = tuple(promise.spec() for promise in self.promises)
-        parts = (model, training.head, training.table.space, self.link, rule, settings.method)
-        Predictor(*parts, promises, training.taxonomy).save(folder)
-        counts = training.splits["train"].present.counts().tolist()
-        evaluation = evaluate(
-            judged,
-            self.own,
-            rule,
-            calibrated=self.fitted,
-            calibrator=self.words or None,
-            rule_words=rule_words,
-            train_counts=counts,
-            training=Made.of(self.val, self.link, counts),
-            seed=settings.seed,
-            taxonomy=training.taxonomy,
-            curves=True,
-            notes=self.notes,
-        )
-        evaluation.save(training.run.evaluation_path)
-        return evaluation
-
-    def _fit_link(self) -> None:
-        settings, training, val = self.settings, self.training, self.val
-        if val is None:
-            self.notes.append("There is no validation split, so nothing was calibrated or tuned.")
-        else:
-            name = self._calibrator()
-            try:
-                if name == SHRUNKEN:
-                    fitted = shrunken_with_errors(val.logits, val.labels, self.own, val.observed)
-                    self.fitted, self.errors = fitted
-                    self.words, self.calibrator = "Platt per label, shrunk to a shared one", name
-                else:
-                    made = fit_calibrator(name, val, self.own, source=val.split)
-                    self.fitted, self.words, choice = made
-                    self.calibrator = name if choice is None else choice.name
-                if self.fitted is None and name != "none":
-                    self.notes.append("No calibrator beat the model's own probabilities.")
-            except (DataError, ValueError) as error:
-                self._not_fitted(str(error))
-        link = self.link
-        if link is None:
-            return
-        if val is not None and training.cross_fitted:
-            as_odds(val.with_link(link)).save(training.run.folds_path)
-        if training.tree is not None:
-            link = self.fitted = Consistent(link, training.tree.parent)
-            self.words = f"{self.words or 'own probabilities'}, made consistent"
-        if training.attributes is not None:
-            self.fitted, self.words = fit_groups(val, link, training.attributes, self.words)
-        if val is not None and settings.zero_share is not None:
-            try:
-                self.fitted = expect_zero_share(link, val.labels, settings.zero_share, val.observed)
-                shift = f"shifted to {settings.zero_share:.0%} images without labels"
-                self.words = f"{self.words}; {shift}" if self.words else shift
-            except ValueError as error:
-                self._not_fitted(f"zero_share cannot be used: {error}")
-
-    def _calibrator(self) -> str:
-        """Return the calibrator: of a cross-fitted head one that no choice can make worse."""
-        own, name = self.own, self.settings.calibrate
-        if name != AUTO or not self.training.cross_fitted or own is None:
-            return name
-        return "none" if own.couples_labels else SHRUNKEN  # a softmax has its temperature
-
-    def _fit_rule(self) -> tuple[Rule, str]:
-        training, promised = self.training, self._promised()
-        if promised is not None:
-            self.promises = promised.promises
-            rule, words = promised.rule, f"promised {self.settings.promise}"
-        else:
-            rule, words = Threshold(0.5), "p >= 0.5, not tuned"
-            if self.val is not None and self.link is None:
-                self.notes.append("The model only ranks labels, so no rule was tuned.")
-            elif self.val is not None and self.link is not None:
-                try:
-                    rule, words = fit_rule(self.settings.rule, self.val, self.link)
-                except (SettingsError, ValueError) as error:
-                    self._not_fitted(str(error))
-        if training.tree is not None:
-            rule = WithParents(rule, training.tree.parent)
-        if training.attributes is not None:
-            rule, words = one_per_group(rule, words, training.attributes)
-        return rule, words
-
-    def _promised(self) -> Promised | None:
-        """Return the rule that keeps the promise, None where none is asked for or can be made."""
-        settings, link = self.settings, self.link
-        if settings.promise is None or link is None:
-            return None
-        val, kept = self.predictions["val"], self.predictions["promise"]
-        promised = make_promise(
-            find_promise(settings.promise),
-            link,
-            kept,
-            val,
-            photos=f"{len(kept):,} of validation that fitted nothing",
-            confidence=settings.confidence,
-            seed=settings.seed,
-        )
-        self.notes += [f"Not promised: {sentence}." for sentence in promised.refused]
-        if not promised.promises:
-            refused = promised.refused[0]
-            self.training.watch.say(f"{refused}; the rule {settings.rule} is used instead")
-            return None
-        if settings.cross_fit and self.fitted is not None:
-            rows = val.joined(kept)
-            fits = self.calibrator, self.fitted, self.own
-            try:
-                promised, link = cross_fitted(promised, *fits, rows)
-                self.fitted = link
-                self.words += f", fitted again on all {len(rows):,} rows of validation"
-            except LabelwiseError as error:
-                self._not_fitted(f"not cross-fitted, {error}")
-        sentences = [str(promise) for promise in promised.promises]
-        if self.test is not None:
-            checks = check_promises(promised.promises, promised.rule, self.test.with_link(link))
-            for number, check in enumerate(checks):
-                sentences[number] += f"; on test {check}"
-        sentences += [] if promised.warning is None else [promised.warning]
-        self.notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
-        return promised
-
-    def _not_fitted(self, sentence: str) -> None:
-        self.notes.append(f"Not fitted: {sentence}.")
-        self.training.watch.say(
-            f"{sentence}; the model is saved without it: the same command with another rule, "
-            "calibrator or share will not train again"
-        )
-
+Promises = tuple[Mapping[str, Any], ...]
 
 # Effort: how much is tried with a pretrained network, and what of it is kept.
 #
@@ -447,11 +222,6 @@ class _Effort:
         return solved.model_copy(update=given)
 
 
-AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
-# Settings that only say where things are or which rows are taken: their content is compared.
-CONTENTS = {"data": {"data", "on_error", "skip_missing", "val_share"}, "weights": {"weights"}}
-
-
 @dataclass(frozen=True)
 class Run:
     """A finished run: its folder, its evaluation, and whether this call had anything to do."""
@@ -469,62 +239,88 @@ def train(
     table: LabelTable | None = None,
     watch: Watch | None = None,
     fresh: bool = False,
+    by_eye: bool = True,
 ) -> Run | None:
     """Train, or go on training, and return the finished run; None in helper processes.
 
-    ``table`` spares reading the data. Only the first process reads and writes the folder.
+    ``table`` spares reading the data. Only the first process reads and writes the folder. On a CPU
+    a head on the features of an eye is solved without torch, unless ``by_eye`` is false.
     Ctrl-C stops between two steps with a checkpoint written, and raises KeyboardInterrupt.
     """
     check_names(settings)
-    if settings.deterministic:
-        # Lets cuBLAS compute the same sums each time; it reads this when CUDA starts.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    device = launch(settings.hardware)
-    if rank() > 0 or watch is None:
-        watch = Silent()
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-    if settings.effort in ("good", "best"):
-        return _train_with_effort(settings, run, table, watch, fresh=fresh)
-    with errors_told_by_the_first():
-        if rank() == 0 and not fresh:
+    data = None
+    if by_eye and _may_be_solved(settings):
+        told = watch or Silent()
+        if not fresh:
             run.fetch()
-        training = prepare(settings, run, device, watch, table=table, fresh=fresh)
-        return _fit_and_finish(training, fresh=fresh)
+        data = read_data(settings, table, told, readable)
+        plan = resolve(settings, data.table)
+        eye = None if isinstance(data.table.images, FeatureRows) else eye_of(plan.settings)
+        if eye is not None and (fresh or not run.is_trained):
+            for reason in plan.reasons:
+                told.say(reason)
+            loaded = table is None
+            solving = prepare_solving(plan.settings, run, told, data, eye, loaded=loaded)
+            if not too_large(solving):
+                return _solved(solving, fresh=fresh)
+    if settings.effort in ("good", "best"):
+        return _train_with_effort(settings, run, table, watch or Silent(), fresh=fresh)
+    from labelwise.training.trained import train_network
+
+    done = train_network(settings, run, watch, table=table, data=data, fresh=fresh)
+    return None if done is None else Run(run.path, *done)
 
 
-def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
-    run, settings, first = training.run, training.settings, training.is_first
-    changed, evaluation = False, None
-    with run.lock() if first else nullcontext():
-        if first:
-            changed = _finish_again(training, fresh=fresh)
-            run.claim()
-            if not run.is_finished:
-                settings.save(run.settings_path)
-                run.publish()
-        wait_for_all()
-        finished = value_of_first(run.is_finished, training.device)
+def _may_be_solved(settings: Settings) -> bool:
+    """Return whether the data decides if the head of this run is solved on an eye's features."""
+    named = settings.features is None and settings.backbone != AUTO and settings.effort is None
+    return (
+        not named
+        and settings.effort in (None, "quick")
+        and is_closed(settings)
+        and settings.start is None
+        and settings.weights in (None, PRETRAINED)
+        and settings.bands is None
+        and not settings.keep_val
+        and settings.hardware.devices == 1
+        and int(os.environ.get("WORLD_SIZE", "1")) == 1
+    )
+
+
+def _solved(solving: Solving, *, fresh: bool) -> Run:
+    run, settings, model = solving.run, solving.settings, None
+    own: Link | None = None
+    with run.lock():
+        changed = finish_again_needed(solving, contents_of(run), fresh=fresh)
+        run.claim()
+        finished = run.is_finished
         if not finished:
-            with kernels(deterministic=settings.deterministic):
-                out_of_fold = None
-                if training.solved:
-                    model, fitted = solve_head(training)
-                    out_of_fold = fitted.out_of_fold
-                    if first:
-                        log_history(run, settings)
-                else:
-                    model = Loop(training).run()
-                evaluation = finish(training, model, out_of_fold)
-        elif first:
-            log_history(run, settings)
-            evaluation = finish_again(training) if changed else run.evaluation
-        if first:
-            if finished:  # last: a command that is stopped before this finishes it again
-                settings.save(run.settings_path)
+            settings.save(run.settings_path)
             run.publish()
+            model, predictions, own = solve(solving)
+            save_contents(solving)
+        elif changed:
+            model = SolvedModel.load(run.path)
+            predictions = {name: run.predictions(name) for name in run.splits}
+            own = predictions["val"].link
+        log_history(run, settings)
+        evaluation = run.evaluation if model is None else None
+        if model is not None:
+            plain = replace(model, taxonomy=solving.taxonomy)
+
+            def save(
+                link: Link | None, rule: Rule, promises: tuple[Mapping[str, Any], ...]
+            ) -> None:
+                replace(plain, link=link, rule=rule, promises=promises).save(run.path)
+
+            evaluation = Finish(solving, predictions, own).measured(save)
+        if finished:  # last: a command that is stopped before this finishes it again
+            settings.save(run.settings_path)
+        run.publish()
     if evaluation is None:
-        return None
-    return Run(run.path, evaluation, training.table, was_finished=finished)
+        raise TypeError("a finished run has an evaluation")
+    return Run(run.path, evaluation, solving.table, was_finished=finished)
 
 
 def _train_with_effort(
@@ -534,7 +330,7 @@ def _train_with_effort(
 
     def begin(chosen: Settings, folder: Path, told: Watch) -> None:
         read = runs[0].table if runs else table
-        done = train(chosen, folder, table=read, watch=told, fresh=fresh)
+        done = train(chosen, folder, table=read, watch=told, fresh=fresh, by_eye=False)
         if done is not None:
             runs.append(done)
         run.publish()
@@ -555,49 +351,10 @@ def _train_with_effort(
     return Run(run.path, evaluation, runs[0].table, was_finished=finished)
 
 
-def _finish_again(training: Training, *, fresh: bool) -> bool:
-    """Return whether a finished run must be finished again; raise if it may not be resumed."""
-    run, changed = training.run, {}
-    if fresh:
-        run.clear()
-    if run.settings_path.exists():
-        try:
-            before = read_settings(run.settings_path, {})
-        except SettingsError as error:
-            raise CheckpointError(f"{error}; start over with --fresh") from None
-        facts = checkpoint.latest_facts(run.checkpoint)
-        changed, may_change = differences(before, training.settings), set(AFTERWARDS)
-        for content, keys in CONTENTS.items():
-            if facts and facts.get(content) == training.contents[content]:
-                may_change |= keys
-        others = [text for key, text in changed.items() if key not in may_change]
-        if others:
-            raise SettingsError(
-                f"{run.address} was started with other settings ({'; '.join(others)}); "
-                "choose another folder with -o, or start over with --fresh"
-            )
-        if run.is_finished and facts and facts.get("data") != training.contents["data"]:
-            since = f"the data changed since the run in {run.address} was trained"
-            if changed:
-                raise SettingsError(f"{since}; bring the old data back, or start over with --fresh")
-            training.watch.say(f"{since}: its figures are of old rows; --fresh trains on new ones")
-    elif run.checkpoint.exists():
-        raise CheckpointError(f"{run.address} has a checkpoint but no settings.yaml; use --fresh")
-    if AFTERWARDS & changed.keys() or not run.is_finished:
-        return bool(AFTERWARDS & changed.keys())
-    # A file of the same name may hold another taxonomy, or other groups, than the run's model.
-    parents = None if training.taxonomy is None else dict(training.taxonomy.parents)
-    link = run.spec.made_link
-    groups = None if link is None else link.exclusive
-    return run.spec.taxonomy != parents or groups != training.attributes
-
-
 # Out-of-fold predictions: what a run says of each of its training photos without having seen it.
 #
 # Each fold is a run in ``RUN/folds/N-of-M``. ``RUN/folds.parquet`` joins their answers as log-odds
 # under each fold's own calibrated link: logits of different fits need not mean the same.
-
-FAR = 50.0  # log-odds beyond which nothing changes
 
 
 def train_folds(
@@ -616,6 +373,10 @@ def train_folds(
     settings = read_settings(files.settings_path, {})
     if settings.hardware.devices > 1:
         raise SettingsError("folds are trained one after the other on one device; leave --devices")
+    from labelwise.answers.suspects import deal_folds
+    from labelwise.training.execution import launch
+    from labelwise.training.features import frozen_features
+
     rows = np.flatnonzero(run.table.split == "train")
     group = None if run.table.group is None else np.array(list(run.table.group))[rows]
     dealt = deal_folds(len(rows), folds, seed=settings.seed, group=group)
@@ -633,7 +394,7 @@ def train_folds(
         split, kept = np.array(table.split), np.array(table.split) != "test"
         split[held] = "test"
         others = replace(table, split=split).subset(np.flatnonzero(kept))
-        train(plain, folder, table=others, watch=watch, fresh=fresh)
+        train(plain, folder, table=others, watch=watch, fresh=fresh, by_eye=False)
         parts.append(_odds(folder))
         if sorted(parts[-1].ids) != sorted(run.table.ids[row] for row in held.tolist()):
             raise SettingsError(
@@ -657,11 +418,3 @@ def _odds(folder: Path) -> Predictions:
     run = RunFolder(folder)
     predictions, link = run.predictions("test"), run.spec.made_link
     return predictions if link is None else as_odds(predictions.with_link(link))
-
-
-def as_odds(rows: Predictions) -> Predictions:
-    """Return predictions of training rows as calibrated log-odds, cut at +-FAR."""
-    if rows.link is None:
-        return rows
-    odds = rows.link.log_odds(rows.logits.astype(np.float64)).clip(-FAR, FAR)
-    return replace(rows, logits=odds.astype(np.float32), link=Sigmoid(), split="train")

@@ -247,6 +247,9 @@ class Settings(BaseModel):
             values = {"promise_share": CROSS_FITTED_SHARE, **values}
         if values.get("effort") in ("good", "best"):
             values = with_defaults(values, EFFORT_DEFAULTS)
+        eye = str(values.get("backbone", ""))
+        if values.get("features") is None and eye.lower().endswith(".onnx"):
+            values = {**values, "features": eye}
         if values.get("features") is None:
             return values
         name, recipe = values["features"], values.get("recipe", {})

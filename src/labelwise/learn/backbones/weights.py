@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from labelwise.base.files import sha256_of
 from labelwise.base.tensors import part_of
 from labelwise.base.text import first_line
 from labelwise.errors import SettingsError
-from labelwise.eyes import Eye
+from labelwise.eyes.eye import PRETRAINED as PRETRAINED
 
 # Pretrained weights that come as a Python package: the tensors of timm's ``tf_efficientnet_lite0``,
 # in the same order. No code of the package is run: its file is found, its hash compared, and
@@ -67,17 +68,16 @@ PACKAGED = {
 }
 
 
-def load_eye(network: nn.Module, eye: Eye) -> None:
+def load_eye(network: nn.Module, stored: Mapping[str, Tensor]) -> None:
     """Give EfficientNet-Lite0 the rounded weights of its eye, whose batch norms are folded.
 
     The norms of the network then only add a bias: weight 1, mean 0, variance 1 - epsilon.
     """
-    stored = {name: torch.from_numpy(values) for name, values in eye.weights().items()}
     names = [name.removesuffix("/weight") for name in stored if name.endswith("/weight")]
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    with torch.no_grad():  # the last name is the classifier
-        for name, convolution, norm in zip(names[:-1], convolutions, norms, strict=True):
+    with torch.no_grad():  # behind them are classifiers
+        for name, convolution, norm in zip(names[: len(norms)], convolutions, norms, strict=True):
             convolution.weight.copy_(stored[f"{name}/weight"])
             variance = torch.full_like(norm.weight, 1 - norm.eps)
             state = {"weight": torch.ones_like(norm.weight), "bias": stored[f"{name}/bias"]}
@@ -85,7 +85,6 @@ def load_eye(network: nn.Module, eye: Eye) -> None:
             norm.load_state_dict(state, strict=False)
 
 
-PRETRAINED = "pretrained"
 RUN_FILE = "model.safetensors"
 TIMM_CONFIG = "config.json"
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")

@@ -49,8 +49,8 @@ from labelwise.learn.heads import LinearHead
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.inference import infer
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import infer
 from labelwise.models.spec import MODEL_FILE
 from labelwise.photos import Index
 from labelwise.photos.lists import CheckSession, name_of
