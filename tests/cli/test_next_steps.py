@@ -101,7 +101,7 @@ def test_what_is_named_about_photos_runs(folder):
     save_model(folder / "my run")
     lines = follow("labelwise index 'my photos' --model 'my run' -o 'my index'")
     verbs = {line.split()[1] for line in lines}
-    assert verbs == {"index", "search", "tag", "audit"}
+    assert verbs == {"index", "search", "tag"}
     lines = follow(
         "labelwise count 'my index' dog",
         "labelwise label next 'my index'",

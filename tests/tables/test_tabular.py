@@ -211,6 +211,14 @@ def test_bad_tables_get_one_clear_sentence(folder, text, sentence):
     assert str(caught.value).startswith("t")
 
 
+def test_two_columns_of_one_name_are_named_in_parquet_too(tmp_path):
+    columns = [pa.array(["a.jpg"]), pa.array(["train"]), pa.array(["test"])]
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.Table.from_arrays(columns, ["path", "split", "split"]), path)
+    with pytest.raises(DataError, match=r"^t\.parquet: the column 'split' is there twice; rename"):
+        load(path, check_files=False)
+
+
 @pytest.mark.parametrize("changed", [b"a.png", b"dog", b"forest", b"train"])
 def test_parquet_text_that_is_not_utf8_is_named(folder, tmp_path, changed):
     """Bytes that Arrow does not look at until a text is made of them, of each kind of column."""
