@@ -276,7 +276,7 @@ class PhotoTools:
             raise DataError(f"{photo} lies below no folder of the index; name its --folder")
         name, names = os.path.basename(path), model.space.names
         predicted = model.predict(BytesImages([read_image_file(Path(path), name)], [name]))
-        probs, chosen = predicted.probs[0].numpy(), predicted.sets[0].numpy()
+        probs, chosen = predicted.probs[0], predicted.sets[0]
         promises = (str(Promise.from_spec(made)) for made in model.promises)
 
         def because(k: int) -> str:
