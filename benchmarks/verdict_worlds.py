@@ -21,7 +21,7 @@ import numpy as np
 
 from labelwise.base.special import expit, fit_slope_and_offset, logit, ndtr
 from labelwise.evaluation.calibration import Known
-from labelwise.evaluation.cause import Training, likeliest_cause
+from labelwise.evaluation.cause import TrainingRows, likeliest_cause
 from labelwise.evaluation.judge import Skill, skill_range, trust_of
 from labelwise.evaluation.verdict import LINES
 
@@ -249,7 +249,7 @@ def cause_told(cause: str, strength: float, rng: np.random.Generator) -> str:
     test = offset + slope * (np.c_[z, np.ones(len(z))] @ whole)
     if cause == "calibration":
         test = 2 * test
-    training = Training(offset + slope * logits, y, None, y.sum(0), x, z)
+    training = TrainingRows(offset + slope * logits, y, None, y.sum(0), x, z)
     trust = trust_of(expit(test), t, None, None)
     names = [str(k) for k in range(K)]
     found = likeliest_cause(np.full(K, len(z)), t.sum(0), trust, training, names)

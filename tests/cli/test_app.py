@@ -409,7 +409,11 @@ main()
     ("module", "arguments", "sentence"),
     [
         ("typer", ["train", "scenes", "-o", "new"], "stopped"),
-        ("torch", ["train", "scenes", "-o", "new", "--method", "spa"], "stopped; run the same command"),
+        (
+            "torch",
+            ["train", "scenes", "-o", "new", "--method", "spa"],
+            "stopped; run the same command",
+        ),
     ],
 )
 def test_ctrl_c_during_imports_is_answered_in_words(tmp_path, module, arguments, sentence):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from labelwise.evaluation import Training
+from labelwise.evaluation import TrainingRows
 from labelwise.evaluation.cause import floor_and_ceiling, likeliest_cause, told_apart
 from labelwise.evaluation.evaluation import Trust
 from labelwise.links import Sigmoid
@@ -52,7 +52,7 @@ def test_the_cause_that_was_built_in_is_told(known, trusted, training, kind):
     sides = dict(zip(("logits", "labels"), training.pop("rows", ()), strict=False))
     sides |= dict(zip(("features", "test_features"), training.pop("features", ()), strict=False))
     sides |= {name: np.array(values) for name, values in training.items()}
-    found = likeliest_cause(known, PRESENT, trusted, Training(**sides), NAMES)
+    found = likeliest_cause(known, PRESENT, trusted, TrainingRows(**sides), NAMES)
     assert (None if found is None else found.kind) == kind
     if kind == "few of a label":
         assert (found.about, found.amount) == ("boat", 7)
@@ -75,8 +75,8 @@ def test_photos_of_one_kind_are_told_apart_by_chance_alone():
 def test_log_odds_of_predictions_are_those_of_their_link():
     logits = np.array([[0.5, -900.0]])
     rows = Predictions(["a"], logits, np.array([[1.0, 0]]), None, ("x", "y"), "val", Sigmoid())
-    made = Training.of(rows, Sigmoid(), [3, 4])
+    made = TrainingRows.of(rows, Sigmoid(), [3, 4])
     assert made.logits.tolist() == [[pytest.approx(0.5), -30.0]]
     assert made.labels.tolist() == [[True, False]]
     assert made.positives.tolist() == [3, 4]
-    assert Training.of(rows, None, None).logits is None
+    assert TrainingRows.of(rows, None, None).logits is None

@@ -36,7 +36,7 @@ import numpy as np
 from labelwise import __version__
 from labelwise.answers.agreement import require_own
 from labelwise.answers.log import Answer, AnswerLog, Line, LoggedAnswer, Note, answered, now
-from labelwise.answers.session import EACH_TAG, Assumed, Key, Question, Session, Word
+from labelwise.answers.session import EACH_TAG, Assumed, Key, Session, UseQuestion, Word
 from labelwise.answers.tag_tables import TagTable
 from labelwise.base.files import sha256_of, summed, without_sum, write_error
 from labelwise.base.table_files import write_csv
@@ -211,13 +211,13 @@ class AuditSession(Session):
             self.answers[use] = self.table.known[key]
         self._is_stale |= before is not None and before != self.answers.get(use)
 
-    def ahead(self, assumed: Assumed) -> Iterator[Question]:
+    def ahead(self, assumed: Assumed) -> Iterator[UseQuestion]:
         audit = deepcopy(self.audit)
         while (use := audit.question) is not None:
             key = self.key_of(use)
             word = self.answers.get(use) or assumed.get(key)
             if word is None and self._is_there(key[0]):
-                yield Question(*key)
+                yield UseQuestion(*key)
                 word = "yes"
             audit.answer(_word(word or "unsure"))
         room = 0 if self.settings.again else self.settings.random_photos - len(self.shown)
@@ -229,22 +229,22 @@ class AuditSession(Session):
                 if (photo, EACH_TAG) not in assumed:
                     yield self.question_of((photo, EACH_TAG))
 
-    def question_of(self, key: Key) -> Question:
+    def question_of(self, key: Key) -> UseQuestion:
         more = (self.tagged(key[0]), self.listed) if key[1] == EACH_TAG else ()
-        return Question(*key, *more)
+        return UseQuestion(*key, *more)
 
-    def sheet(self, count: int) -> list[Question]:
+    def sheet(self, count: int) -> list[UseQuestion]:
         """Return the questions of a sheet. They are noted, and asked next whatever is answered."""
         self.refresh()
         audit = self.known()
-        at, questions = audit.count, list[Question]()
+        at, questions = audit.count, list[UseQuestion]()
         audit.lay_down(count + len(self.answers))
         for _ in range(1 + len(audit.sheet)):
             if (use := audit.question) is None or len(questions) == count:
                 break
             key, word = self.key_of(use), self.answers.get(use)
             if word is None and self._is_there(key[0]):
-                questions.append(Question(*key))
+                questions.append(UseQuestion(*key))
             audit.answer(word or ("yes" if self._is_there(key[0]) else "unsure"))
         if not questions:
             return self.batch(count)  # random photos

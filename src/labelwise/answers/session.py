@@ -27,7 +27,7 @@ Assumed = Mapping[Key, str | None]  # answers that questions ahead are asked as 
 
 
 @dataclass(frozen=True)
-class Question:
+class UseQuestion:
     """A photo and a label; or a photo and all ``listed`` tags, of which it carries ``tagged``."""
 
     photo: str
@@ -60,7 +60,7 @@ class Session(ABC):
         """Take in what people say of a photo and label now, the latest last."""
 
     @abstractmethod
-    def ahead(self, assumed: Assumed) -> Iterator[Question]:
+    def ahead(self, assumed: Assumed) -> Iterator[UseQuestion]:
         """Yield what can be asked now, and then what follows if each answer is yes."""
 
     def resume(self) -> None:  # noqa: B027
@@ -106,7 +106,7 @@ class Session(ABC):
             last.append(key)
         self.take(key, people)
 
-    def ask(self, who: str) -> Question | None:
+    def ask(self, who: str) -> UseQuestion | None:
         """Return what to ask a person now, and hold it for them; None if nothing is left.
 
         What another person holds is asked as well before it is said that nothing is left.
@@ -124,14 +124,14 @@ class Session(ABC):
         held = self._held.items()
         return {key: "yes" for key, (holder, at) in held if holder != who and at > limit}
 
-    def upcoming(self, who: str, after: Question) -> list[Question]:
+    def upcoming(self, who: str, after: UseQuestion) -> list[UseQuestion]:
         """Return what may follow a question, by the answer, to load photos ahead."""
         words = ("yes", "no") if after.label != EACH_TAG else (None,)
         others = self._others(who)
         questions = [next(self.ahead({**others, after.key: word}), None) for word in words]
         return [question for question in dict.fromkeys(questions) if question is not None]
 
-    def batch(self, count: int) -> list[Question]:
+    def batch(self, count: int) -> list[UseQuestion]:
         """Return the next questions if each answer is yes."""
         self.refresh()
         return list(islice(self.ahead({}), count))
@@ -146,10 +146,10 @@ class Session(ABC):
         """Return the line that takes back what a person said."""
 
     @abstractmethod
-    def question_of(self, key: Key) -> Question:
+    def question_of(self, key: Key) -> UseQuestion:
         """Return the question about a photo and label."""
 
-    def undo(self, who: str) -> Question | None:
+    def undo(self, who: str) -> UseQuestion | None:
         """Take back what a person answered last; return it, held for them again."""
         self.refresh()
         if not self._last.get(who):

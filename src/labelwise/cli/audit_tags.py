@@ -25,7 +25,7 @@ from labelwise.answers.audit_session import (
     within,
 )
 from labelwise.answers.log import AnswerLog, answer_of
-from labelwise.answers.session import EACH_TAG, Question
+from labelwise.answers.session import EACH_TAG, UseQuestion
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted, from_cell
 from labelwise.cli.serve import run_until_stopped
@@ -158,7 +158,7 @@ def ask_all(session: AuditSession, who: str) -> None:
                 complain(str(error))
 
 
-def _ask_all(question: Question, photo: Path) -> str:
+def _ask_all(question: UseQuestion, photo: Path) -> str:
     say(f"The tags: {', '.join(question.listed)}")
     say(f"{photo}\n  It is tagged {', '.join(question.tagged) or 'none of them'}.")
     text = "  What else does it show? (as: dog, ?car; -cat takes a tag back)"

@@ -1,7 +1,7 @@
 """Predictions × link × rule → Evaluation."""
 
 from labelwise.evaluation.assemble import Subgroups, describe_link, evaluate
-from labelwise.evaluation.cause import Training
+from labelwise.evaluation.cause import TrainingRows
 from labelwise.evaluation.evaluation import (
     Calibration,
     Curve,
@@ -38,7 +38,7 @@ __all__ = [
     "SubgroupFigure",
     "SubgroupRow",
     "Subgroups",
-    "Training",
+    "TrainingRows",
     "ZeroLabel",
     "describe_link",
     "evaluate",

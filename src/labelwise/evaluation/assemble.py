@@ -31,7 +31,7 @@ from labelwise.evaluation.calibration import (
     known_labels,
     probabilities,
 )
-from labelwise.evaluation.cause import Training
+from labelwise.evaluation.cause import TrainingRows
 from labelwise.evaluation.evaluation import (
     Evaluation,
     ExclusiveRow,
@@ -76,7 +76,7 @@ def evaluate(
     rule_words: str | None = None,
     thresholds: Rule | None = None,
     train_counts: Sequence[int] | None = None,
-    training: Training | None = None,
+    training: TrainingRows | None = None,
     bins: int = 10,
     k: int = 4,
     query_length: int = 3,

@@ -43,7 +43,7 @@ PROJECTED = 128  # dimensions of features that a discriminant is fitted on
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
+class TrainingRows:
     """What is known of the photos that a model was fitted on; None where it is not.
 
     ``logits`` and ``labels`` (N, K) are out of fold: no photo was judged by a fit that saw it.
@@ -61,7 +61,7 @@ class Training:
     @classmethod
     def of(
         cls, rows: Predictions | None, link: Link | None, positives: Sequence[int] | None
-    ) -> "Training":
+    ) -> "TrainingRows":
         """Return what predictions say of photos that no fit of the weights has seen."""
         counts = None if positives is None else np.asarray(positives)
         if rows is None or link is None:
@@ -75,7 +75,7 @@ def likeliest_cause(
     known: NDArray[Any],
     present: NDArray[Any],
     trust: Trust | None,
-    training: Training,
+    training: TrainingRows,
     names: Sequence[str],
 ) -> Cause | None:
     """Return the one cause that the data supports, if any.
@@ -118,7 +118,7 @@ def likeliest_cause(
 
 
 @dataclass(frozen=True)
-class Curve:
+class BentCurve:
     """The likeliest share of labels that come without a reason, and that do not come with one."""
 
     low: float
@@ -126,7 +126,7 @@ class Curve:
     p_value: float
 
 
-def floor_and_ceiling(odds: Floats, labels: Floats) -> Curve:
+def floor_and_ceiling(odds: Floats, labels: Floats) -> BentCurve:
     """Fit P(y) = low + (1 - low - missing) sigmoid(a + b odds) to entries (n,)."""
     from scipy.optimize import minimize
 
@@ -161,7 +161,7 @@ def floor_and_ceiling(odds: Floats, labels: Floats) -> Curve:
     )
     gained = max(float(plain.fun - full.fun), 0.0)
     low, missing = 0.5 * float(expit(full.x[2])), 0.8 * float(expit(full.x[3]))
-    return Curve(low, missing, float(np.exp(-gained)))
+    return BentCurve(low, missing, float(np.exp(-gained)))
 
 
 def told_apart(features: NDArray[Any], others: NDArray[Any]) -> tuple[float, float]:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from labelwise.base.groups import Groups
 from labelwise.base.special import expit, gammaincc
 from labelwise.evaluation.calibration import Known
-from labelwise.evaluation.cause import Training, likeliest_cause
+from labelwise.evaluation.cause import TrainingRows, likeliest_cause
 from labelwise.evaluation.evaluation import Judgement, Trust
 from labelwise.evaluation.intervals import labels_with_positives, mean_ap_influence, mean_influence
 
@@ -56,7 +56,7 @@ def judge(
     probs: NDArray[Any] | None,
     sets: NDArray[Any] | None,
     names: Sequence[str],
-    training: Training | None = None,
+    training: TrainingRows | None = None,
 ) -> Judgement:
     """Return what scores, probabilities and sets (N, K) say; the last two may not be there.
 
@@ -68,7 +68,7 @@ def judge(
     right, given = (0, 0) if sets is None else _right_and_given(sets, known)
     untested = tuple(np.asarray(names)[~known.present.any(0)].tolist())
     seen, present = known.counts(), known.present.sum(0)
-    cause = likeliest_cause(seen, present, trust, training or Training(), names)
+    cause = likeliest_cause(seen, present, trust, training or TrainingRows(), names)
     return Judgement(
         low=low,
         high=high,

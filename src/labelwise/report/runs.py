@@ -11,7 +11,7 @@ import numpy as np
 
 from labelwise.base.progress import make_watch
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.evaluation import Evaluation, Subgroups, Training, evaluate
+from labelwise.evaluation import Evaluation, Subgroups, TrainingRows, evaluate
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.report.charts import save_charts
@@ -133,14 +133,14 @@ def measured_run(
     return _judged(run, rule, more), extras
 
 
-def _training(run: RunFolder, link: Any) -> Training:
+def _training(run: RunFolder, link: Any) -> TrainingRows:
     """Return what the saved predictions of other splits say of the photos that fitted a run."""
     counts = None
     if "train" in run.splits:
         rows = run.predictions("train")
         known = rows.labels > 0.5
         counts = (known if rows.observed is None else known & rows.observed).sum(0).tolist()
-    return Training.of(run.predictions("val") if "val" in run.splits else None, link, counts)
+    return TrainingRows.of(run.predictions("val") if "val" in run.splits else None, link, counts)
 
 
 def _photos_of(run: RunFolder) -> "ImageSource | None":

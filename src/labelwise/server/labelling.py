@@ -25,7 +25,7 @@ from labelwise import __version__
 from labelwise.answers.agreement import LabelAnswers, Tally, require_own
 from labelwise.answers.audit_session import AuditSession, progress, statement
 from labelwise.answers.log import Answer, AnswerLog
-from labelwise.answers.session import EACH_TAG, Question
+from labelwise.answers.session import EACH_TAG, UseQuestion
 from labelwise.base.names import printable
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
@@ -432,7 +432,7 @@ class _Auditing(PhotoPage):
     def question(self, who: Who) -> AuditState:
         return self.state(who)
 
-    def state(self, who: str | None, back: Question | None = None) -> AuditState:
+    def state(self, who: str | None, back: UseQuestion | None = None) -> AuditState:
         self.session.unreadable = {
             self._photos[photo] for photo in list(self.gone) if not self.is_there(photo)
         }
@@ -446,7 +446,7 @@ class _Auditing(PhotoPage):
             ahead=[self._asked(question).id for question in following],
         )
 
-    def _asked(self, question: Question) -> AuditQuestion:
+    def _asked(self, question: UseQuestion) -> AuditQuestion:
         path = self.session.folder.absolute() / question.photo
         number = photo_id(path)
         self._photos[number], self.paths[number] = question.photo, path

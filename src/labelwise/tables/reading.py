@@ -178,7 +178,7 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RoleChoice:
     """One answer to an open point: options, how a question and how a note names it."""
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -234,7 +234,7 @@ def _lay_over(options: dict[str, Any], more: Mapping[str, Any]) -> None:
         options[key] = value
 
 
-def _points(table: Sequence[Cells], given: Given, text_only: bool) -> Iterator[list[Choice]]:
+def _points(table: Sequence[Cells], given: Given, text_only: bool) -> Iterator[list[RoleChoice]]:
     """Yield the possible answers to each point that is open once the columns' roles are known."""
     by_name = {cells.name.strip(): cells for cells in table}
     columns = given["columns"]
@@ -283,7 +283,7 @@ def _one_hot(table: Sequence[Cells], given: Given, text_only: bool) -> list[str]
 # Which column means what
 
 
-def roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]:
+def roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
     """Return what the columns may mean, best first."""
     found = []
     for path in path_roles(table, given, text_only):
@@ -295,7 +295,7 @@ def roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]
             phrase = ", ".join(filter(None, (path.phrase, role.phrase)))
             note = "; ".join(filter(None, (path.note, role.note)))
             clear, quiet = path.clear and role.clear, role.quiet and not path.note
-            found.append(Choice(options, phrase, note, clear, quiet))
+            found.append(RoleChoice(options, phrase, note, clear, quiet))
     return found
 
 
@@ -307,11 +307,11 @@ def holds_photos(cells: Cells) -> bool:
     )
 
 
-def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]:
+def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
     """Return which column may name the photos."""
     columns = given["columns"]
     if {"path", "image"} & columns.keys() or any(cells.binary for cells in table):
-        return [Choice()]
+        return [RoleChoice()]
     taken = {*given["ignore"], *(given.get("one_hot") or ())}
     for name in columns.values():
         taken.update([name] if isinstance(name, str) else name)
@@ -319,12 +319,12 @@ def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Ch
     by_name = {cells.name.strip(): cells for cells in free}
     exact = [name for name in (*PATH_HEADERS, *["image"] * text_only) if name in by_name]
     if not exact and any(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in by_name):
-        return [Choice()]  # a table without a header
+        return [RoleChoice()]  # a table without a header
     if exact and any(name.lower() == exact[0] and name != exact[0] for name in by_name):
-        return [Choice()]  # path and Path: the strict reader asks
+        return [RoleChoice()]  # path and Path: the strict reader asks
     photos = [cells.name.strip() for cells in free if holds_photos(cells)]
     if exact and (exact[0] in photos or not photos):
-        return [Choice()]
+        return [RoleChoice()]
     usual = [name for name in by_name if folded(name) in USUAL_PATHS]
     clear = True
     if exact or len(photos) != 1:
@@ -341,9 +341,11 @@ def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Ch
             if cells.texts and len(cells.texts) == cells.rows and _kind(cells) != "states"
         ]
     if not names:
-        return [Choice()]
+        return [RoleChoice()]
     return [
-        Choice({"columns": {"path": name}}, f"photos in {name!r}", f"photos are in {name!r}", clear)
+        RoleChoice(
+            {"columns": {"path": name}}, f"photos in {name!r}", f"photos are in {name!r}", clear
+        )
         for name in names[:3]
     ]
 
@@ -423,7 +425,7 @@ def _is_count(text: str) -> bool:
     return INTEGER.fullmatch(text) is not None and 0 <= int(text) < 100
 
 
-def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Choice]:
+def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
     columns, one_hot = given["columns"], given.get("one_hot")
     taken = _taken(table, given, text_only)
     free = [cells for cells in table if cells.name.strip() not in taken]
@@ -441,22 +443,22 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         names += [f"column {cells.place}" for cells in nameless if _has_content(cells)]
         return f"not read: {listed(names, 10)}" if names else ""
 
-    def of_labels(names: Sequence[str], clear: bool = True, rivals: bool = False) -> Choice:
+    def of_labels(names: Sequence[str], clear: bool = True, rivals: bool = False) -> RoleChoice:
         chosen: str | list[str] = names[0] if len(names) == 1 else list(names)
         shown = " and ".join(map(repr, names))
         is_plain = list(names) == ["labels"] and clear and not rivals
         options = base if is_plain else {**base, "columns": {**split, "labels": chosen}}
         note = "" if is_plain else f"labels are named in {shown}"
         notes = filter(None, (split_note, note, without(*names)))
-        return Choice(options, f"labels named in {shown}", "; ".join(notes), clear)
+        return RoleChoice(options, f"labels named in {shown}", "; ".join(notes), clear)
 
     if "labels" in columns:
         names = [columns["labels"]] if isinstance(columns["labels"], str) else columns["labels"]
         rest = "; ".join(filter(None, (split_note, without(*names))))
-        return [Choice(base, "", rest)]
+        return [RoleChoice(base, "", rest)]
     if one_hot is not None:
         rest = "; ".join(filter(None, (split_note, without(*(name.strip() for name in one_hot)))))
-        return [Choice(base, "", rest)]
+        return [RoleChoice(base, "", rest)]
     kinds = {cells.name.strip(): _kind(cells) for cells in free}
     _refuse_long_form(table, kinds, given)
     headless = bool(kinds) and all(re.fullmatch(r"column \d+", name) for name in kinds)
@@ -500,7 +502,7 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         return [of_labels(texts, clear=headless)]
     if texts:
         return [*(of_labels([name], clear=False) for name in texts[:3]), of_labels(texts, False)]
-    return [Choice(base, "", split_note)]
+    return [RoleChoice(base, "", split_note)]
 
 
 def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: Given) -> None:
@@ -537,7 +539,7 @@ def _has_content(cells: Cells) -> bool:
     return bool(texts) and not all(INTEGER.fullmatch(text) for text in texts)
 
 
-def _named_roles(named: list[str], kinds: Mapping[str, str], of_labels: Any) -> list[Choice]:
+def _named_roles(named: list[str], kinds: Mapping[str, str], of_labels: Any) -> list[RoleChoice]:
     filled = [name for name in named if kinds[name] != "nothing"] or named[:1]
     filled = [n for n in filled if kinds[n] != "numbers"] or filled
     if len(filled) == 1:
@@ -569,13 +571,13 @@ def _block_roles(
     split_note: str,
     without: Any,
     as_written: bool = False,
-) -> list[Choice]:
+) -> list[RoleChoice]:
     """Return which columns may be labels of their own, of those that hold states."""
     by_name = {cells.name.strip(): cells for cells in free}
 
     def of_block(
         names: Sequence[str], phrase: str = "", clear: bool = True, every: bool = False
-    ) -> Choice:
+    ) -> RoleChoice:
         some = {*names}
         out = [name for name in by_name if name not in some]
         options: dict[str, Any] = {**base, **({"ignore": out} if out else {})}
@@ -588,7 +590,7 @@ def _block_roles(
             at = f"columns {places[0]} to {places[-1]}" if together else f"{len(places)} columns"
         label, rest = f"{counted(len(names), 'label')} in {at}", without(*names)
         notes = filter(None, (split_note, label, rest))
-        return Choice(options, phrase, "; ".join(notes), clear, not (split_note or rest))
+        return RoleChoice(options, phrase, "; ".join(notes), clear, not (split_note or rest))
 
     unsure = [name for name in block if len(name) > 1 and _may_be_record(name)]
     if as_written:  # by labelwise itself, where a column such as 'row' or 'train' is a label
@@ -628,7 +630,7 @@ def _block_roles(
     if len(texts) == 1 and len(sure) == 1:
         options = {**base, "columns": {**base.get("columns", {}), "labels": texts[0]}}
         note = f"labels are named in {texts[0]!r}; {without(texts[0])}"
-        found.append(Choice(options, f"labels named in {texts[0]!r}", note, clear=False))
+        found.append(RoleChoice(options, f"labels named in {texts[0]!r}", note, clear=False))
     return found
 
 
@@ -655,7 +657,7 @@ def _other_words(by_name: Mapping[str, Cells], block: Sequence[str]) -> list[str
 # What the cells of a label's own column mean
 
 
-def state_points(own: Sequence[Cells], given: Given) -> list[Choice]:
+def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
     """Return what the cells of one-hot columns may mean."""
     uses: Counter[str] = Counter()
     first: dict[str, Cells] = {}
@@ -679,7 +681,7 @@ def state_points(own: Sequence[Cells], given: Given) -> list[Choice]:
     minus = [word for word in plain if word in MINUS_ONE]
     known = {*present, *absent, *dashes, *unknown, *minus, ""}
     odd = [word for word in plain if word not in known]
-    points: list[list[Choice]] = []
+    points: list[list[RoleChoice]] = []
     if dashes and present and len(ticks) == len(present) and not absent:
         absent, dashes = [*absent, *dashes], []
     odd += dashes
@@ -690,8 +692,8 @@ def state_points(own: Sequence[Cells], given: Given) -> list[Choice]:
         elif present and not unknown:
             points.append(
                 [
-                    Choice({"means_unknown": [""]}, "an empty cell means unknown"),
-                    Choice({"absent": [""]}, "an empty cell means absent"),
+                    RoleChoice({"means_unknown": [""]}, "an empty cell means unknown"),
+                    RoleChoice({"absent": [""]}, "an empty cell means absent"),
                 ]
             )
     base: dict[str, Any] = {}
@@ -700,7 +702,9 @@ def state_points(own: Sequence[Cells], given: Given) -> list[Choice]:
         if new:
             base[key] = [*stated[key], *new]
     if minus and given.get("minus_one") is None:
-        points.append([Choice({"minus_one": m}, f"-1 means {m}") for m in ("unknown", "absent")])
+        points.append(
+            [RoleChoice({"minus_one": m}, f"-1 means {m}") for m in ("unknown", "absent")]
+        )
     if odd:
         words = [word for word in plain if word not in unknown and (word or not absent)]
         two = (words[0], words[1]) if len(words) == 2 and (odd == ["2"] or len(odd) > 1) else None
@@ -714,7 +718,7 @@ def state_points(own: Sequence[Cells], given: Given) -> list[Choice]:
             options |= choice.options
         phrase = "; ".join(choice.phrase for choice in choices)
         notes = "; ".join(filter(None, (note, *(choice.note for choice in choices))))
-        combined.append(Choice(options, phrase, notes, all(choice.clear for choice in choices)))
+        combined.append(RoleChoice(options, phrase, notes, all(choice.clear for choice in choices)))
     return combined
 
 
@@ -729,22 +733,22 @@ def _odd_states(
     stated: Mapping[str, Any],
     given: Given,
     opposite: tuple[str, str] | None = None,
-) -> list[Choice]:
+) -> list[RoleChoice]:
     """Return what cells may mean that are not usual words; ``opposite`` are the only two."""
     shares = [word for word in odd if _share(word)]
     if given.get("soft"):
         odd = [word for word in odd if word not in shares]
         if not odd:
-            return [Choice()]
+            return [RoleChoice()]
     if len(shares) == len(odd):
         shown = listed([*map(repr, odd)], 3)
-        return [Choice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)]
+        return [RoleChoice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)]
     shown = listed([*map(repr, odd)], 5)
     verb = "means" if len(odd) == 1 else "mean"
     if opposite is not None:
         one, other = opposite
         return [
-            Choice(
+            RoleChoice(
                 {"present": [yes], "absent": [no]},
                 f"{yes!r} means present, {no or 'empty'!r} absent",
                 clear=False,
@@ -758,7 +762,9 @@ def _odd_states(
     elif all(word in DASHES for word in odd):
         meanings = [("means_unknown", "unknown"), ("absent", "absent")]
     return [
-        Choice({key: [*base.get(key, stated[key]), *odd]}, f"{shown} {verb} {word}", clear=False)
+        RoleChoice(
+            {key: [*base.get(key, stated[key]), *odd]}, f"{shown} {verb} {word}", clear=False
+        )
         for key, word in meanings
     ]
 
@@ -780,7 +786,7 @@ def _state_note(base: Mapping[str, Any], uses: Mapping[str, int]) -> str:
 # What separates the labels of a cell, and which words are none
 
 
-def label_points(columns: Sequence[Cells], given: Given) -> list[Choice]:
+def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
     """Return what may separate the labels of a cell, and what their words may mean."""
     counts: Counter[str] = Counter()
     for cells in columns:
@@ -791,9 +797,9 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[Choice]:
     written = not nested and is_written_list({*counts} - no_list)
     if written:
         lists = {text: bracketed_list(text) or [text] * (text in no_list) for text in counts}
-        marks = [Choice()]
+        marks = [RoleChoice()]
     elif nested or numbers:
-        lists, marks = {text: [text] for text in counts}, [Choice()]
+        lists, marks = {text: [text] for text in counts}, [RoleChoice()]
     else:
         lists = {}
         marks = mark_points(counts, given)
@@ -810,7 +816,7 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[Choice]:
         words = word_points(parts, given, numbers)
         joined = [] if nested or numbers or written else blank_points(counts, parts, mark, given)
         for word, alike in product(words, alike_points(parts, given)):
-            for blank in joined or [Choice()]:
+            for blank in joined or [RoleChoice()]:
                 several = (mark, word, alike, blank)
                 options: dict[str, Any] = {}
                 for choice in several:
@@ -818,7 +824,7 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[Choice]:
                 phrase = "; ".join(choice.phrase for choice in several if choice.phrase)
                 note = "; ".join(choice.note for choice in several if choice.note)
                 clear = all(choice.clear for choice in several)
-                found.append(Choice(options, phrase, note, clear))
+                found.append(RoleChoice(options, phrase, note, clear))
     return found
 
 
@@ -837,7 +843,7 @@ def split_text(text: str, separator: str | Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CellEvidence:
     """How well the parts of cells are labels elsewhere: of all cells with a mark, which share."""
 
     full: float
@@ -845,7 +851,7 @@ class Evidence:
     alone: bool
 
 
-def evidence(texts: Iterable[str], separator: Sequence[str]) -> Evidence:
+def evidence(texts: Iterable[str], separator: Sequence[str]) -> CellEvidence:
     """Return how many cells with a mark have only parts that another cell has too."""
     lists = {text: {*split_text(text, separator)} for text in texts}
     uses = Counter(part for parts in lists.values() for part in parts)
@@ -854,17 +860,17 @@ def evidence(texts: Iterable[str], separator: Sequence[str]) -> Evidence:
     backed = [[part in alone or uses[part] > 1 for part in parts] for parts in marked]
     full = sum(map(all, backed)) / max(len(backed), 1)
     by_itself = any(part in alone for parts in marked for part in parts)
-    return Evidence(full, any(map(any, backed)), by_itself)
+    return CellEvidence(full, any(map(any, backed)), by_itself)
 
 
-def mark_points(counts: Mapping[str, int], given: Given) -> list[Choice]:
+def mark_points(counts: Mapping[str, int], given: Given) -> list[RoleChoice]:
     """Return what may separate the labels in a column of text, best first.
 
     A strong mark separates; a comma or a weak mark if the parts of cells are labels elsewhere.
     Where labels are separated already, only what is left between two marks is looked at.
     """
     if given.get("separator"):
-        return [Choice()]
+        return [RoleChoice()]
     no_label = NONE_WORDS | UNKNOWN_WORDS
     texts = [text for text in counts if text.casefold() not in no_label]
     levels = given.get("levels")
@@ -880,7 +886,7 @@ def mark_points(counts: Mapping[str, int], given: Given) -> list[Choice]:
     soft = [mark for mark in _marks_in(units, SOFT, levels) if evidence(units, [mark]).some]
     rest = [*commas, *weak, *soft]
     if not rest:
-        return [Choice()] if strong in ([], ["|"]) else [_by_marks(texts, strong)]
+        return [RoleChoice()] if strong in ([], ["|"]) else [_by_marks(texts, strong)]
     by_commas = evidence(units, commas)
     if commas and (weak or soft) and by_commas.full >= 0.5 and by_commas.alone:
         strong = [*strong, *commas]
@@ -899,7 +905,7 @@ def mark_points(counts: Mapping[str, int], given: Given) -> list[Choice]:
     found = [_by_marks(texts, [*strong, *rest], False)]
     if rest == ["/"] and not strong:
         phrase = "levels: a/b means a too"
-        found.append(Choice({"levels": "/"}, phrase, phrase, False))
+        found.append(RoleChoice({"levels": "/"}, phrase, phrase, False))
     if commas and len(rest) > len(commas):
         found.append(_by_marks(texts, [*strong, *commas], False))
     found.append(_by_marks(texts, strong or ["|"], False))
@@ -911,29 +917,31 @@ def _marks_in(texts: Iterable[str], marks: Sequence[str], but: str | None) -> li
     return [mark for mark in marks if mark != but and any(mark in text for text in inside)]
 
 
-def _by_marks(texts: Iterable[str], marks: Sequence[str], clear: bool = True) -> Choice:
+def _by_marks(texts: Iterable[str], marks: Sequence[str], clear: bool = True) -> RoleChoice:
     """Return the choice that these marks separate labels; a bar that no cell holds: that none."""
     value: str | list[str] = marks[0] if len(marks) == 1 else list(marks)
     if list(marks) == ["|"]:
         has_bar = any("|" in text for text in texts)
         phrase = "labels separated by '|'" if has_bar else "one label in each cell"
-        return Choice({"separator": "|"}, phrase, "", clear)
+        return RoleChoice({"separator": "|"}, phrase, "", clear)
     shown = " or ".join(MARK_NAMES.get(mark, repr(mark)) for mark in marks)
     note = f"labels are separated by {shown}"
-    return Choice({"separator": value}, f"labels separated by {shown}", note, clear)
+    return RoleChoice({"separator": value}, f"labels separated by {shown}", note, clear)
 
 
-def _marks_of_names(texts: Sequence[str], marks: Sequence[str], names: set[str]) -> list[Choice]:
+def _marks_of_names(
+    texts: Sequence[str], marks: Sequence[str], names: set[str]
+) -> list[RoleChoice]:
     """Return the mark under which every part is one of the given names."""
     for mark in ("|", *marks):
         if all(part in names for text in texts for part in split_text(text, mark)):
-            return [Choice() if mark == "|" else Choice({"separator": mark})]
-    return [Choice()]
+            return [RoleChoice() if mark == "|" else RoleChoice({"separator": mark})]
+    return [RoleChoice()]
 
 
 def blank_points(
-    texts: Iterable[str], parts: Mapping[str, int], mark: Choice, given: Given
-) -> list[Choice]:
+    texts: Iterable[str], parts: Mapping[str, int], mark: RoleChoice, given: Given
+) -> list[RoleChoice]:
     """Return choices where blanks or underscores seem to join labels into one."""
     if given.get("separator") or mark.options or any("|" in text for text in texts):
         return []
@@ -954,16 +962,16 @@ def blank_points(
         if joined and (joint == " " or alone):
             shown = MARK_NAMES.get(joint, repr(joint))
             return [
-                Choice({"separator": joint}, f"labels separated by {shown}", clear=False),
-                Choice({"separator": "|"}, "one label in each cell", clear=False),
+                RoleChoice({"separator": joint}, f"labels separated by {shown}", clear=False),
+                RoleChoice({"separator": "|"}, "one label in each cell", clear=False),
             ]
     return []
 
 
-def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[Choice]:
+def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[RoleChoice]:
     """Return what words such as ``none``, ``nan`` and ``?`` may mean."""
     if given.get("means_none") is not None or given.get("means_unknown") is not None:
-        return [Choice()]
+        return [RoleChoice()]
     integers = [part for part in parts if INTEGER.fullmatch(part) and part != "-1"]
     classes = len(integers) > 2 or numbers or any(map(CODES.fullmatch, parts))
     found: dict[str, list[str]] = {"none": [], "unknown": []}
@@ -977,7 +985,7 @@ def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[C
             found["none"].append(part)
     every = [*found["none"], *found["unknown"]]
     if not every:
-        return [Choice()]
+        return [RoleChoice()]
     shown = ", ".join(f"{word!r} ({counted(parts[word], 'row')})" for word in every[:5])
     verb = "means" if len(every) == 1 else "mean"
     choices = []
@@ -985,42 +993,42 @@ def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[C
         options = {f"means_{key}": words for key, words in found.items()}
         none, unknown = (listed([*map(repr, words)], 3) for words in found.values())
         phrase = f"{none} = none of the labels, {unknown} = unknown"
-        choices.append(Choice(options, phrase, phrase, False))
+        choices.append(RoleChoice(options, phrase, phrase, False))
     order = ("none", "unknown") if found["none"] else ("unknown", "none")
     for meaning in order:
         means = "none of the labels" if meaning == "none" else "unknown"
         phrase = f"{shown} {verb} {means}"
-        choices.append(Choice({f"means_{meaning}": every}, phrase, phrase, False))
+        choices.append(RoleChoice({f"means_{meaning}": every}, phrase, phrase, False))
     if not all(word.casefold() in SURELY_NO_LABEL for word in every):
         are = "is a label" if len(every) == 1 else "are labels"
-        choices.append(Choice({"means_none": []}, f"{shown} {are}", "", False))
+        choices.append(RoleChoice({"means_none": []}, f"{shown} {are}", "", False))
     return choices
 
 
-def alike_points(parts: Mapping[str, int], given: Given) -> list[Choice]:
+def alike_points(parts: Mapping[str, int], given: Given) -> list[RoleChoice]:
     """Return whether labels that differ only in case or in the form of letters are one."""
     groups = alike_names(parts) if given.get("alike") is None else []
     if not groups:
-        return [Choice()]
+        return [RoleChoice()]
     shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:3])
     return [
-        Choice({"alike": "one"}, f"one label: {shown}", "", False),
-        Choice({"alike": "several"}, f"labels that differ: {shown}", "", False),
+        RoleChoice({"alike": "one"}, f"one label: {shown}", "", False),
+        RoleChoice({"alike": "several"}, f"labels that differ: {shown}", "", False),
     ]
 
 
-def split_points(cells: Cells, given: Given) -> list[Choice]:
+def split_points(cells: Cells, given: Given) -> list[RoleChoice]:
     """Return what the words of a split column may mean."""
     stated = given.get("splits") or {}
     words = [word for word in cells.counts if word not in stated]
     strange = [word for word in words if word.lower() not in SPLIT_WORDS]
     if not strange:
-        return [Choice()]
+        return [RoleChoice()]
     name = cells.name.strip()
     without = {"ignore": [*given["ignore"], name]}
     if "split" in given["columns"]:
         without = {}
-    ignored = Choice(without, f"{name!r} is not read", f"not read: {name!r}", False)
+    ignored = RoleChoice(without, f"{name!r} is not read", f"not read: {name!r}", False)
     usable = any(word.lower() in SPLIT_WORDS for word in words if word) or stated
     if not usable and {*strange} - {""} <= {"0", "1", "2"}:
         order = dict(zip(sorted(strange), ("train", "val", "test"), strict=False))
@@ -1028,16 +1036,16 @@ def split_points(cells: Cells, given: Given) -> list[Choice]:
             order = {"0": "train", "1": "test"}
         order |= {"": OUT} if "" in strange else {}
         shown = ", ".join(f"{word or 'empty'} = {split}" for word, split in order.items())
-        return [Choice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
+        return [RoleChoice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
     shown = listed([repr(word) if word else "an empty cell" for word in strange], 4)
     rows = counted(sum(cells.counts[word] for word in strange), "row")
     meant = {word: get_close_matches(word.lower(), SPLIT_WORDS, 1, 0.75) for word in strange}
     if all(meant.values()):
         order = {word: SPLIT_WORDS[near[0]] for word, near in meant.items()}
         shown = ", ".join(f"{word} = {split}" for word, split in order.items())
-        return [Choice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
+        return [RoleChoice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
     found = [
-        Choice(
+        RoleChoice(
             {"splits": {**stated, **dict.fromkeys(strange, OUT)}},
             f"rows whose split is {shown} are left out",
             f"{rows} whose split is {shown} {'is' if rows == '1 row' else 'are'} left out",
@@ -1048,9 +1056,9 @@ def split_points(cells: Cells, given: Given) -> list[Choice]:
         found = []
     elif strange == [""]:
         found.append(
-            Choice({"splits": {**stated, "": "train"}}, "an empty split is train", "", False)
+            RoleChoice({"splits": {**stated, "": "train"}}, "an empty split is train", "", False)
         )
-    return [*found, *([ignored] if without else [])] or [Choice()]
+    return [*found, *([ignored] if without else [])] or [RoleChoice()]
 
 
 def can_name_label(name: str) -> bool:

@@ -43,8 +43,8 @@ from labelwise.tables.columns import (
 from labelwise.tables.reading import (
     OUT,
     Cells,
-    Choice,
     Reading,
+    RoleChoice,
     as_list,
     as_setting,
     mark_points,
@@ -549,7 +549,7 @@ class _Reader:
         table = self.build({**options, "extension": options["extension"] or suffix})
         if not self.saw_all and given["names"] is None and not options["separator"]:
             known = {name: 1 for name in table.space.names}
-            if options["one_hot"] is None and mark_points(known, options) != [Choice()]:
+            if options["one_hot"] is None and mark_points(known, options) != [RoleChoice()]:
                 return None
         notes = [note for note in chosen.notes if note]
         if suffix:

@@ -49,7 +49,7 @@ class TextFile:
 
 
 @dataclass(frozen=True)
-class Frame:
+class TextLayout:
     """Where the rows of a delimited file are: ``above`` lines end with the one of the header."""
 
     delimiter: str
@@ -173,7 +173,7 @@ def workbook_as_csv(path: Path) -> bytes:
 
 def frame_of(
     text: TextFile, path: Path, delimiter: str | None = None, header: int | None = None
-) -> Frame:
+) -> TextLayout:
     """Return how the rows of a file are separated, and which of its first lines is the header.
 
     The header is the first line with at least two names and as many cells as the rows below it
@@ -220,18 +220,18 @@ def frame_of(
     photos = [place for place, name in enumerate(best.header) if _is_photo(name)]
     if header is None and best.above == 1 and photos and len(best.header) > 1:
         names = tuple(f"column {place}" for place in range(1, len(best.header) + 1))
-        return Frame(best.delimiter, names, skipped, (*text.notes, HEADLESS))
+        return TextLayout(best.delimiter, names, skipped, (*text.notes, HEADLESS))
     if best.above > 1:
         count = counted(best.above - 1, "line")
         notes = (f"{count} above the header {'is' if best.above == 2 else 'are'} not read",)
-    return Frame(best.delimiter, best.header, best.above + skipped, (*text.notes, *notes))
+    return TextLayout(best.delimiter, best.header, best.above + skipped, (*text.notes, *notes))
 
 
 def _setting(mark: str) -> str:
     return "delimiter=tab" if mark == "\t" else f"'delimiter={mark}'"
 
 
-def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, Frame]:
+def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, TextLayout]:
     rows: list[tuple[int, list[str]]] = []
     reader = csv.reader(io.StringIO(head, newline=""), delimiter=mark, strict=True)
     try:
@@ -248,7 +248,7 @@ def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, F
     else:
         chosen = _header_row([row for _, row in filled])
     if not filled:
-        return 0.0, Frame(mark, (), 0)
+        return 0.0, TextLayout(mark, (), 0)
     number, header = filled[chosen]
     below = [len(row) for _, row in filled[chosen + 1 :]]
     right = sum(width == len(header) for width in below) / max(len(below), 1) if below else 1.0
@@ -259,7 +259,7 @@ def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, F
             header, right = [*header, *[""] * (width - len(header))], 1.0
     above = [one_line(" ".join(row)) for _, row in filled[:chosen]]
     score = 0.0 if len(header) < 2 else 1 + right - 0.4 * bool(above)
-    return score, Frame(mark, tuple(header), number)
+    return score, TextLayout(mark, tuple(header), number)
 
 
 def _is_photo(cell: str) -> bool:

@@ -15,7 +15,7 @@ from labelwise.calibration.auto import SHRUNKEN
 from labelwise.calibration.shrunken import LabelErrors, shrunken_with_errors
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
-from labelwise.evaluation import Evaluation, Training, evaluate
+from labelwise.evaluation import Evaluation, TrainingRows, evaluate
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.models.seen_photos import HeldOutCopies
 from labelwise.predictions import Predictions
@@ -86,7 +86,7 @@ class Finish:
             calibrator=self.words or None,
             rule_words=rule_words,
             train_counts=counts,
-            training=Training.of(self.val, self.link, counts),
+            training=TrainingRows.of(self.val, self.link, counts),
             seed=settings.seed,
             taxonomy=training.taxonomy,
             curves=True,
