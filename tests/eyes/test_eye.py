@@ -202,7 +202,10 @@ def test_a_file_that_is_not_what_its_json_says_is_not_run(case, tmp_path):
 def test_a_missing_file_and_a_missing_json_say_what_to_do(tmp_path):
     path = saved(tmp_path, small())
     path.with_suffix(".json").unlink()
-    with pytest.raises(CheckpointError, match="labelwise export NETWORK --format eye"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"\.json must lie beside it, with its input, its outputs and its SHA-256",
+    ):
         Eye.open(path)
     with pytest.raises(CheckpointError, match="cannot be read: No such file"):
         Eye.open(tmp_path / "nothing.onnx")

@@ -165,8 +165,8 @@ def _content(path: Path, most: int) -> bytes:
 def _stated(facts: Path, path: Path) -> StatedEye:
     if path.is_file() and not facts.is_file():
         raise CheckpointError(
-            f"{path} is not an eye: {facts.name} must lie beside it; "
-            "`labelwise export NETWORK --format eye -o my-eye.onnx` writes both"
+            f"{path} is not a network that labelwise can use: {facts.name} must lie beside it, "
+            "with its input, its outputs and its SHA-256, as in labelwise/eyes/lite0.json"
         )
     try:
         stated = json.loads(_content(facts, MOST_FACTS))
