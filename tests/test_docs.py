@@ -179,7 +179,7 @@ def test_the_site_builds_strictly_and_asks_the_network_for_nothing(tmp_path):
     install = (tmp_path / "install.html").read_text()
     assert re.search(r"<pre>.*?pip.*?--index-url.*?</pre>", install, re.S), "a block"
     assert 'id="labelwise.api.train"' in (tmp_path / "reference" / "api.html").read_text()
-    reference = (tmp_path / "reference" / "objectives.html").read_text()
+    reference = (tmp_path / "reference" / "learn.objectives.html").read_text()
     shown = reference[reference.index('id="labelwise.learn.objectives.cross_entropy.spa_loss"') :]
     assert "the model's outputs, one per image and label." in shown
     assert shown.index("Parameters") < shown.index("Returns") < shown.index("<h2")
