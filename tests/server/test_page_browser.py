@@ -523,24 +523,6 @@ def many(run, tmp_path_factory):
         yield server
 
 
-def test_a_list_shows_its_statement_as_the_api_words_it(many, visit):
-    """Where nothing can be said of a list, none is shown, and the reason stands there."""
-    page, given = visit(many, "/#search/-beach"), "/api/v1/search?q=-beach&wrong_about="
-    estimate, none = (many.get(f"{given}{share}")["statement"] for share in (0.4, 0.01))
-    page.locator("#filters summary").click()
-    page.locator("#promised").check()
-    for statement, percent in ((estimate, "40"), (none, "1")):
-        word, shown = ("", 0) if statement["kind"] == "none" else ("Estimate ", 48)
-        page.locator("#wrong").fill(percent)
-        said = page.locator(f"#counted .badge.{statement['kind']}")
-        expect(said).to_have_text(word + statement["sentence"])
-        expect(page.locator("#grid li")).to_have_count(shown)
-    guarantee = {"statement": {"kind": "guarantee", "sentence": "4 % are wrong."}}
-    page.route("**/search?*", lambda route: route.fulfill(json=route.fetch().json() | guarantee))
-    page.locator("#wrong").fill("4")
-    expect(page.locator("#counted .badge.guarantee")).to_have_text("Guarantee 4 % are wrong.")
-
-
 SAME_IDS = """[...document.querySelectorAll("[id]")].map((one) => one.id)
   .filter((id, at, all) => all.indexOf(id) !== at)"""
 KEEP_THREE = """document.querySelectorAll("details.request").forEach((one, at) => {
