@@ -683,7 +683,7 @@ def test_keywords_in_photos_of_strangers(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "a.png")
     (tmp_path / "photos" / "a.xmp").write_text(packet)
     table, above = tmp_path / "table.csv", tmp_path / "above.csv"
-    must_run("data", "keywords", tmp_path / "photos", "-o", table, "--taxonomy", above)
+    must_run("data", "import", tmp_path / "photos", "-o", table, "--taxonomy-out", above)
     cells_of(table)
     assert cells_of(above)[1] == ["'=1+1", "'@SUM(A1)"]
     assert Taxonomy.read(above).parents == {child: parent}

@@ -13,21 +13,26 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from search_setup import picture, save_model
 
 from labelwise.answers.log import AnswerLog
+from labelwise.base.progress import Silent
 from labelwise.base.table_files import read_parquet
 from labelwise.base.tensors import load_tensors
-from labelwise.errors import LabelwiseError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.evaluation import Evaluation
 from labelwise.eyes.eye import Eye
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import content_of
 from labelwise.models.run_folder import Journal, RunFolder
 from labelwise.photos.database import Database, file_hash
-from labelwise.photos.index import IndexFacts
-from labelwise.photos.ingest import _content
+from labelwise.photos.index import Index, IndexFacts
+from labelwise.photos.ingest import _content, update_index
 from labelwise.photos.metadata import read_facts, read_photo_metadata
+from labelwise.pictures.decode import find_images
 from labelwise.predictions import Predictions
+from labelwise.shards.inputs import find_rows
+from labelwise.tables import load
 
 READERS = {
     "model.json": ModelSpec.load,
@@ -117,3 +122,41 @@ def test_exif_behind_the_pixels_of_a_png_is_read():
     assert facts.camera == "Camera 7"
     with Image.open(io.BytesIO(png(64, exif_behind=True))) as image:  # as Pillow reads it
         assert image.getexif()[0x0110] == "Camera 7"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files in folders")
+def test_every_verb_reads_the_same_photos_of_a_folder(tmp_path):
+    """Oracle: the three photos that a person sees in the folder, and what else was put there."""
+    root, others = tmp_path / "photos", tmp_path / "others"
+    for seed, place in enumerate((root / "a", root / "b", root / ".git", root / "@eaDir", others)):
+        picture(place / "1.png", seed)
+    picture(root / "a" / ".hidden.png", 9)
+    (root / "a" / ".DS_Store").touch()
+    (root / "a" / "again.png").symlink_to("../b/1.png")
+    (root / "a" / "above").symlink_to("..")
+    (root / "a" / "itself.png").symlink_to("itself.png")
+    (root / "a" / "out.png").symlink_to(others / "1.png")
+    (root / "out").symlink_to(others)
+    os.mkfifo(root / "b" / "pipe.png")
+    names = ["a/1.png", "a/again.png", "b/1.png"]
+    note = (
+        "left out: 1 broken link, 1 hidden file, 1 hidden folder, 2 outward links, 1 special "
+        "file, 1 system folder"
+    )
+    assert find_images(root)[0] == names
+    assert find_images(root)[1][0].startswith(note)
+    with pytest.raises(DataError, match=r"'a/again.png' and 'b/1.png' are one file, with diff"):
+        load(str(root))  # the folders are its labels
+    table = load(str(root), check_files=False)
+    assert [*table.ids] == names
+    assert note in " ".join(table.notes)
+    with pytest.warns(UserWarning, match=note):
+        rows = [*find_rows([str(root)])]
+    assert [os.fsdecode(row.file) for row in rows] == names
+    model, index = save_model(tmp_path / "run"), tmp_path / "photos.index"
+    changes = update_index(index, [root], model=model, watch=Silent())
+    assert (changes.new, changes.copied) == (2, 1)
+    assert note in " ".join(changes.notes)
+    with Index(index) as opened:
+        paths = [path for row in (0, 1) for path in opened.store.paths_of([row])[row]]
+    assert sorted(paths) == [str(root / name) for name in names]

@@ -222,11 +222,11 @@ def test_the_command_that_writes_for_a_tool(folder):
     folder.pictures("a.jpg", "b.jpg")
     table = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\n")
     out = folder.path / "tasks.json"
-    result = must_run("data", "export", table, "--for", "label-studio", "-o", out)
+    result = must_run("data", "convert", table, "--for", "label-studio", "-o", out)
     shown = [task["data"]["image"] for task in json.loads(out.read_text())]
     assert shown == ["/data/local-files/?d=a.jpg", "/data/local-files/?d=b.jpg"]
     assert f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={folder.path}" in result.output
-    assert "must end in .xml" in refused("data", "export", table, "--for", "cvat", "-o", out)
+    assert "must end in .xml" in refused("data", "convert", table, "--for", "cvat", "-o", out)
 
 
 def test_photos_that_a_format_cannot_name_are_refused(tmp_path):
@@ -247,9 +247,21 @@ def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
     save_model(tmp_path / "model")
     for seed in range(3):
         picture(tmp_path / "photos" / f"{seed}.png", seed)
-    must_run("data", "next", "photos", "-m", "model", "--for", "label-studio", "-o", "tasks.json")
+    must_run(
+        "data",
+        "review",
+        "--find",
+        "next",
+        "photos",
+        "-m",
+        "model",
+        "--for",
+        "label-studio",
+        "-o",
+        "tasks.json",
+    )
     assert load("tasks.json").unlabelled().all()
-    words = ("data", "export", "tasks.json", "-m", "model")
+    words = ("data", "convert", "tasks.json", "-m", "model")
     must_run(*words, "--for", "fiftyone", "-o", "samples.json")
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     made = [task["predictions"][0]["result"] for task in tasks]

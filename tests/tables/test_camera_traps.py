@@ -83,7 +83,7 @@ def test_photos_that_figures_of_detections_leave_out_are_told(photos):
     assert failed == "MegaDetector has no result of 1 photo, first b/3.png."
     assert "2 photos of truth, first b/3.png." in elsewhere
     assert "reported none of it: animal in 1 of 6. Sensitivity" in missed
-    words = ("estimate", photos / "md.json", "--labels", photos / "truth.csv")
+    words = ("count", photos / "md.json", "--labels", photos / "truth.csv")
     told = must_run(*words).stdout
     assert "photos with none reported are not among them" in told
     assert "animal in 1 of 6" in told
@@ -93,7 +93,7 @@ def test_photos_that_figures_of_detections_leave_out_are_told(photos):
 
 
 def test_crops_go_out_and_their_classes_come_back(photos):
-    must_run("data", "crops", photos / "md.json", "-o", photos / "crops", "--least", "0.2")
+    must_run("data", "import", photos / "md.json", "-o", photos / "crops", "--at-least", "0.2")
     rows = read(photos / "crops", "crops")
     shown = [(row["image"], row["detection"], row["category"]) for row in rows]
     assert shown == [("a/1.png", "0", "animal"), ("a/1.png", "2", "person")]
@@ -106,7 +106,16 @@ def test_crops_go_out_and_their_classes_come_back(photos):
     (photos / "answers.csv").write_text(answer)
     out = photos / "back.json"
     crops = ("--crops", photos / "crops" / "crops.csv")
-    must_run("data", "answers", photos / "md.json", photos / "answers.csv", *crops, "-o", out)
+    must_run(
+        "data",
+        "convert",
+        photos / "md.json",
+        "--predictions",
+        photos / "answers.csv",
+        *crops,
+        "-o",
+        out,
+    )
     scores = {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
     assert read_camera_results(out).photos[0].scores == pytest.approx(scores)
     listed = json.loads(out.read_text())["images"][0]["detections"]
@@ -122,7 +131,7 @@ def test_results_of_windows_with_videos_and_boxes_over_the_edge(photos):
     content["images"].append({"file": "b/4.mp4", "frame_rate": 20, "detections": [frame]})
     (photos / "md.json").write_text(json.dumps(content))
     assert read_detections(photos / "md.json").files == ("a/1.png", "b/2.png", "b/4.mp4")
-    result = must_run("data", "crops", photos / "md.json", "-o", photos / "crops")
+    result = must_run("data", "import", photos / "md.json", "-o", photos / "crops")
     assert "no crops of 1 video, first b/4.mp4" in result.output
     row = read(photos / "crops", "crops")[0]
     with Image.open(photos / "crops" / row["path"]) as crop:
@@ -183,12 +192,12 @@ def test_bursts_are_written_as_groups(tmp_path):
     taken = ("06:30:00,north", "06:30:40,north", "06:30:50,south", "07:30:00,north")
     rows = [f"{number}.jpg,,2024:05:01 {when}" for number, when in enumerate(taken)]
     (tmp_path / "photos.csv").write_text("\n".join(["path,labels,time,camera", *rows]))
-    options = ("--camera", "camera", "-o", tmp_path / "grouped.csv")
-    result = must_run("data", "bursts", tmp_path / "photos.csv", *options)
+    options = ("--camera-column", "camera", "-o", tmp_path / "grouped.csv")
+    result = must_run("data", "group", "--gap", "60", tmp_path / "photos.csv", *options)
     groups = [row["group"] for row in read(tmp_path, "grouped")]
     assert groups == ["north-0", "north-0", "south-2", "north-1"]
     assert "4 photos in 3 bursts of up to 2" in result.stdout
-    told = refused("data", "bursts", tmp_path / "grouped.csv", *options)
+    told = refused("data", "group", "--gap", "60", tmp_path / "grouped.csv", *options)
     assert "has a column 'group' already" in told
 
 

@@ -1,5 +1,6 @@
 """Tables as people write them, read as a person would. Oracle: what their writers say is right."""
 
+import json
 import re
 import shlex
 
@@ -12,7 +13,7 @@ from typed import run as run_verb
 
 from labelwise.base.yaml_values import read_yaml
 from labelwise.errors import DataError, QuestionError
-from labelwise.tables import describe, load, stratified_split
+from labelwise.tables import describe, export, load, open_table, stratified_split
 
 
 def test_no_table_of_the_corpus_is_misread():
@@ -30,13 +31,24 @@ def test_no_table_of_the_corpus_is_misread():
 
 LABELS = ("dog", "cat", "sea", "hot dog", "bird")
 WORDS = (("1", "0"), ("x", "-"), ("X", ""), ("ja", "nein"), ("oui", "non"), ("TRUE", "FALSE"))
+MORE_WORDS = (("PRAVDA", "NEPRAVDA"), ("1,00", "0,00"), ("100 %", "0 %"), ("S", "N"), ("P", "A"))
+WRITTEN = {
+    "python": repr,
+    "set": lambda cells: repr(set(cells)),
+    "json": json.dumps,
+    "objects": lambda cells: json.dumps([{"label": cell} for cell in cells]),
+    "choices": lambda cells: json.dumps({"choices": cells}),
+    "numpy": lambda cells: f"array({cells!r}, dtype=object)",
+}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.sets(st.sampled_from(LABELS)), min_size=2, max_size=8),
     st.sampled_from([";", ",", "\t"]),
-    st.sampled_from([*WORDS, "|", ";", ", ", "/", " and ", "+", "list"]),
+    st.sampled_from(
+        [*WORDS, *MORE_WORDS, "|", ";", ", ", "/", " and ", "+", "<br>", ";#", "columns", *WRITTEN]
+    ),
     st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252"]),
 )
 def test_any_table_comes_back_equal_or_is_asked_about(tmp_path_factory, rows, comma, form, code):
@@ -45,12 +57,16 @@ def test_any_table_comes_back_equal_or_is_asked_about(tmp_path_factory, rows, co
     if isinstance(form, tuple):
         head = ["path", *names]
         body = [[form[name not in row] for name in names] for row in rows]
+    elif form == "columns":
+        head = ["path", *(f"label_{n}" for n in range(1, len(LABELS) + 1))]
+        body = [[*sorted(row), *[""] * (len(LABELS) - len(row))] for row in rows]
     else:
         head = ["path", "labels"]
-        lists = [sorted(row) for row in rows]
-        body = [[repr(cells) if form == "list" else form.join(cells)] for cells in lists]
+        written = WRITTEN.get(form, form.join)
+        body = [[written(sorted(row))] for row in rows]
     lines = [head, *([f"{n}.jpg", *cells] for n, cells in enumerate(body))]
-    text = "\r\n".join(comma.join(f'"{cell}"' for cell in line) for line in lines)
+    quoted = ([cell.replace('"', '""') for cell in line] for line in lines)
+    text = "\r\n".join(comma.join(f'"{cell}"' for cell in line) for line in quoted)
     file = tmp_path_factory.mktemp("any") / "t.csv"
     file.write_bytes(f"{text}\r\n".encode(code))
     wanted = ["".join("01"[name in row] for name in names) for row in rows]
@@ -105,6 +121,50 @@ def test_a_split_by_groups_has_every_part_or_says_why_not(folder, sites, parts):
     made = stratified_split(table, by_content=False)
     assert [*made.split_sizes()] == parts.split()
     assert len({*zip(made.group, made.split.tolist(), strict=True)}) == sites
+
+
+def test_one_photo_by_two_paths_is_noticed(folder):
+    """Oracle: the links by hand."""
+    folder.pictures("a.jpg", "b.jpg")
+    (folder.path / "link.jpg").symlink_to(folder.path / "a.jpg")
+    file = folder.text("t.csv", f"path,labels\na.jpg,dog\nb.jpg,cat\n{folder.path}/a.jpg,cat\n")
+    with pytest.raises(DataError, match=r"'a.jpg' and '/.*/a.jpg' are one file, with different"):
+        load(file)
+    file = folder.text("t.csv", "path,labels\na.jpg,dog\nb.jpg,cat\nlink.jpg,dog\n")
+    assert "1 photo named by two paths, such as 'a.jpg' and 'link.jpg'" in load(file).notes
+
+
+def test_a_table_that_labelwise_wrote_with_yes_alone_is_read_again(folder):
+    file = folder.text("t.csv", 'path,"a, b",cat\na.jpg,1,\nb.jpg,,1\n')
+    table = load(file, check_files=False, means_unknown=[""])
+    assert states(table) == ["1?", "?1"]
+    again = folder.path / "again.csv"
+    export(table, again)
+    assert states(load(again, check_files=False)) == ["1?", "?1"]
+
+
+def test_open_table_reads_every_view_alike(folder):
+    """Oracle: what was written, as a German Excel saves it."""
+    scored = "id;score:Hund;label:Hund\r\na.jpg;0,5;1\r\nb.jpg;0,25;0\r\n"
+    (folder.path / "s.csv").write_bytes(scored.encode("utf-16"))
+    table = open_table(folder.path / "s.csv")
+    assert table.holds == "scores"
+    assert table.scores().scores.ravel().tolist() == [0.5, 0.25]
+    rows = "Photo;Tag;Score\na.jpg;Hündin;0,5\nb.jpg;Hündin;0,75\n"
+    tagged = folder.text("t.csv", rows.encode("cp1252"))
+    tags = open_table(tagged).tags()
+    assert (tags.tags, tags.scores[0].tolist()) == (("Hündin",), [0.5, 0.75])
+    assert "not UTF-8" in " ".join(tags.notes)
+    votes = "photo;label;worker;answer\na.jpg;Hund;eva;ja\na.jpg;Hund;uli;nein\n"
+    table = open_table(folder.text("v.csv", votes.encode("utf-8-sig")))
+    assert table.holds == "votes"
+    assert table.votes().answer.tolist() == [1, 0]
+    with pytest.raises(DataError, match="there is no column 'id'"):
+        table.scores()
+    labels = open_table(
+        folder.text("l.csv", "Datei;Hund\na.jpg;ja\nb.jpg;nein\n"), check_files=False
+    )
+    assert (labels.holds, states(labels.labels())) == ("labels", ["1", "0"])
 
 
 def test_a_label_without_training_photos_is_named(folder):

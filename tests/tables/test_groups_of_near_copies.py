@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
     """Twelve scenes: of each a photo, half of it in size, and one badly encoded."""
     folder = tmp_path_factory.mktemp("photos")
     for scene in range(12):
-        small = np.random.default_rng(scene).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+        small = np.random.default_rng(scene).integers(0, 256, (16, 16, 3), dtype=np.uint8)
         picture = Image.fromarray(small).resize((80, 80), Image.Resampling.BICUBIC)
         picture.save(folder / f"a{scene}.png")
         picture.resize((40, 40)).save(folder / f"b{scene}.png")
@@ -56,13 +56,17 @@ def folder(tmp_path_factory):
 
 def test_near_copies_are_groups_that_a_split_keeps_together(folder):
     source, out, divided = write(folder, NAMES), folder / "grouped.csv", folder / "split.csv"
-    result = must_run("data", "near-copies", source, "-o", out)
+    result = must_run("data", "group", source, "-o", out)
     assert "36 photos in 12 groups of up to 3; 36 look like another photo" in result.stdout
     rows = read(out)
     assert sets_of(rows) == SCENES
     assert {rows[f"c{n}.jpg"]["group"] for n in range(12)} == {f"a{n}.png" for n in range(12)}
-    for table, is_parted in ((source, True), (out, False)):
-        must_run("data", "split", table, *SHARES, "-o", divided)
+    for table, more, is_parted in (
+        (source, ("--no-by-content",), True),
+        (source, (), False),
+        (out, (), False),
+    ):
+        must_run("data", "split", table, *SHARES, *more, "-o", divided)
         split = {name: row["split"] for name, row in read(divided).items()}
         assert set(split.values()) == {"train", "val", "test"}
         assert any(len({split[name] for name in scene}) > 1 for scene in SCENES) == is_parted
@@ -73,11 +77,11 @@ def test_groups_that_the_table_has_are_joined_and_copies_in_several_splits_are_s
     names = ["a0.png", "a1.png", "a2.png", "b0.png", "a3.png", "a4.png", "a5.png"]
     nights = ["one", "one", "one", "two", "two", "three", "three"]
     out = folder / "grouped.csv"
-    must_run("data", "near-copies", write(folder, names, group=nights), "-o", out)
+    must_run("data", "group", write(folder, names, group=nights), "-o", out)
     assert [row["group"] for row in read(out).values()] == ["one"] * 5 + ["three"] * 2
     names = ["a0.png", "b0.png", "a1.png", "b1.png", "a2.png", "b2.png"]
     splits = ["train", "test", "train", "train", "val", "train"]
-    result = run("data", "near-copies", write(folder, names, split=splits), "-o", out)
+    result = run("data", "group", write(folder, names, split=splits), "-o", out)
     assert "groups with photos in several splits: 2; draw a new split" in result.stdout
     assert [row["split"] for row in read(out).values()] == splits
     grouped = labelwise.load(out)
@@ -90,12 +94,12 @@ def test_a_photo_that_cannot_be_read_looks_like_no_other(folder):
     for name in ("x.png", "y.png"):
         (folder / name).write_bytes(b"no picture")
     source = write(folder, ["a0.png", "x.png", "b0.png", "y.png"])
-    result = must_run("data", "near-copies", source, "-o", folder / "grouped.csv")
+    result = must_run("data", "group", source, "-o", folder / "grouped.csv")
     assert "4 photos in 3 groups of up to 2; 2 look like another photo" in result.stdout
     assert "2 photos could not be looked at and are taken as unlike all others" in result.stderr
     assert "x.png: " in result.stderr
     out = folder / "nothing.csv"
-    told = refused("data", "near-copies", write(folder, ["x.png", "y.png"]), "-o", out)
+    told = refused("data", "group", write(folder, ["x.png", "y.png"]), "-o", out)
     assert "none can be read" in told
     assert "name the groups of other pictures in a column 'group'" in told
     assert not out.exists()
@@ -117,7 +121,7 @@ def test_a_model_compares_what_it_sees(folder):
     groups = compared_groups(unit, least).tolist()
     expected = sets_of({n: {"group": g} for n, g in zip(NAMES, groups, strict=True)})
     assert expected != SCENES
-    must_run("data", "near-copies", source, "-m", folder / "model", "--cosine", least, "-o", out)
+    must_run("data", "group", source, "-m", folder / "model", "--cosine", least, "-o", out)
     assert sets_of(read(out)) == expected
 
 
@@ -130,7 +134,7 @@ def test_vectors_of_another_program_are_found_by_id(folder):
     file, out = folder / "vectors.npz", folder / "grouped.csv"
     np.savez(file, ids=np.array(names)[order], embeddings=vectors[order])
     source = write(folder, names)
-    words = ("data", "near-copies", source, "--embeddings", file, "-o", out)
+    words = ("data", "group", source, "--embeddings", file, "-o", out)
     result = run(*words, "--cosine", 0.9)
     assert "6 photos in 4 groups of up to 3; 3 look like another photo" in result.stdout
     assert [row["group"] for row in read(out).values()] == [names[0]] * 3 + names[3:]
@@ -139,7 +143,7 @@ def test_vectors_of_another_program_are_found_by_id(folder):
     for wrong in ((), ("--cosine", 0), ("--cosine", 1.5), ("--cosine", "nan")):
         assert "say with --cosine" in refused(*words, *wrong), wrong
     assert "not both" in refused(*words, "-m", folder / "model", "--cosine", 0.9)
-    plain = refused("data", "near-copies", source, "--cosine", 0.9, "-o", out)
+    plain = refused("data", "group", source, "--cosine", 0.9, "-o", out)
     assert "--cosine is for --model and --embeddings" in plain
     np.savez(file, ids=np.array(names[1:]), embeddings=vectors[1:])
     assert "no vector of the photo 'a0.png'" in refused(*words, "--cosine", 0.9)
@@ -154,7 +158,7 @@ def test_features_keep_their_groups_in_a_file(tmp_path):
     arrays |= {"labels": rng.random((60, 2)) < 0.5, "label_names": np.array(["fox", "deer"])}
     file, grouped, parted = (tmp_path / f"{name}.npz" for name in ("plain", "grouped", "parted"))
     np.savez(file, **arrays)
-    result = run("data", "near-copies", file, "--cosine", 0.95, "-o", grouped)
+    result = run("data", "group", file, "--cosine", 0.95, "-o", grouped)
     assert "60 photos in 30 groups of up to 2; 60 look like another photo" in result.stdout
     table = labelwise.load(str(grouped))
     assert table.group.codes().tolist() == np.repeat(np.arange(30), 2).tolist()
@@ -163,7 +167,7 @@ def test_features_keep_their_groups_in_a_file(tmp_path):
     split = labelwise.load(str(parted)).split
     assert set(split) == {"train", "val", "test"}
     assert (split[::2] == split[1::2]).all()
-    wide = must_run("data", "near-copies", file, "--cosine", 0.001, "-o", grouped)
+    wide = must_run("data", "group", file, "--cosine", 0.001, "-o", grouped)
     assert "one group holds 60 of 60 photos" in wide.stderr
     np.savez(file, **arrays, group=np.array(["one", "two"]))
     with pytest.raises(DataError, match=r"group must be \(60,\), got \(2,\)"):

@@ -8,22 +8,12 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageOps
 
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import ArrayImages, BytesImages, CropImages, FeatureRows, FileImages
 from labelwise.pictures import decode as module
-from labelwise.pictures.decode import (
-    MAX_PIXELS,
-    by_pillow,
-    decode,
-    decode_pixels,
-    draft_scale,
-    plain_header,
-    plain_pixels,
-)
+from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import JoinedImages
 
 
@@ -171,156 +161,35 @@ def test_scans_are_refused_by_default_and_read_on_request(monkeypatch):
             decode(scan, "scan")
 
 
-# Plain JPEGs by libjpeg alone
-
-
-@pytest.fixture(autouse=True, scope="module")
-def many_cores():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MANY_CORES", True)
-        yield
-
-
-def photo(width, height, mode="RGB"):
-    rng = np.random.default_rng(width * 1000 + height)
-    coarse = Image.fromarray(rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, 3), np.uint8))
-    return coarse.resize((width, height), Image.Resampling.BICUBIC).convert(mode)
-
-
-def plain(image, **options):
-    return saved(image, "JPEG", **{"quality": 85, **options})
-
-
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-
-
-def pixels_of_pillow(content):
-    """Return the pixels of a plain file, which are those of Pillow."""
-    pixels = plain_pixels(content, MAX_PIXELS)
-    np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
-    return pixels
-
-
-@pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 16), (33, 17), (101, 167)])
-@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-def test_pixels_are_those_of_pillow(size, subsampling):
-    for mode in ("RGB", "L"):
-        content = plain(photo(*size, mode), subsampling=subsampling)
-        pixels = pixels_of_pillow(content)
-        np.testing.assert_array_equal(np.asarray(decode(content, "x")), pixels)
-        np.testing.assert_array_equal(decode_pixels(content, "x"), pixels)
 
 
 @pytest.mark.parametrize(
     "options",
     [
         *({"exif": rotated(orientation)} for orientation in range(1, 9)),
+        *({"subsampling": name} for name in ("4:4:4", "4:2:2", "4:2:0")),
         {"icc_profile": PROFILE},
         {"restart_marker_blocks": 3},
-        {"optimize": True},
         {"comment": "a comment"},
-        {"quality": 100},
         {"keep_rgb": True},
+        {"progressive": True},
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_other_plain_files_are_decoded_as_pillow_does(options):
-    pixels_of_pillow(plain(photo(101, 67), **options))
-
-
-XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xd8\xff\xd9",
-        plain(photo(40, 24, "CMYK")),
-        plain(photo(40, 24))[:-100],
-        plain(photo(40, 24)) + b"more",
-        plain(photo(40, 24), xmp=XMP),
-        plain(photo(40, 24), exif=b"Exif\0\0broken"),
-        plain(photo(40, 24)).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),
-    ],
-    ids=["empty", "no frame", "CMYK", "cut off", "more bytes", "XMP", "broken EXIF", "12 bits"],
-)
-def test_whatever_is_not_plain_is_left_to_pillow(content):
-    assert plain_header(content) is None
-    assert outcome(decode, content) == outcome(by_pillow, content)
-
-
-def test_the_coding_is_what_the_file_was_saved_with():
-    for options, rgb in (
-        *(({"subsampling": number}, False) for number in range(3)),
-        ({"progressive": True}, False),
-        ({"keep_rgb": True}, True),
-    ):
-        header = plain_header(plain(photo(40, 24), **options))
-        assert (header.width, header.height, header.layers) == (40, 24, 3)
-        assert (header.rgb, header.progressive) == (rgb, "progressive" in options), options
+def test_pixels_of_jpegs_are_pillows_to_the_bit(options):
+    rng = np.random.default_rng(0)
+    coarse = Image.fromarray(rng.integers(0, 256, (10, 14, 3), np.uint8))
+    for mode in ("RGB", "L"):
+        photo = coarse.resize((101, 67), Image.Resampling.BICUBIC).convert(mode)
+        content = saved(photo, "JPEG", **options)
+        expected = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
+        np.testing.assert_array_equal(np.asarray(decode(content, "x")), np.asarray(expected))
 
 
 def test_too_many_pixels_are_refused_before_anything_is_decoded(monkeypatch):
-    content = bytearray(plain(photo(16, 16)))
+    content = bytearray(saved(gradient(16, 16), "JPEG"))
     struct.pack_into(">HH", content, content.index(b"\xff\xc0") + 5, 60_000, 60_000)
-    monkeypatch.setattr(module, "_decoder", lambda: 1 / 0)
+    monkeypatch.setattr(module, "upright_rgb", lambda *given: 1 / 0)
     with pytest.raises(ImageError, match=r"more than .* pixels"):
         decode(bytes(content), "x")
-
-
-@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 600))
-@settings(max_examples=20)
-def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
-    image = Image.open(io.BytesIO(plain(Image.new("L", (width, height)))))
-    image.draft(None, (at_least, at_least))
-    scale = draft_scale(plain_header(plain(Image.new("L", (width, height)))), at_least)
-    assert image.size == (-(-width // scale), -(-height // scale))
-
-
-def test_pillow_decodes_with_few_cores_and_where_the_libraries_disagree(monkeypatch):
-    content = plain(photo(40, 24))
-    expected = outcome(by_pillow, content)
-    module._decoder.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_agrees", lambda decoder: False)
-        assert plain_pixels(content, MAX_PIXELS) is None
-        assert outcome(decode, content) == expected
-    module._decoder.cache_clear()
-    monkeypatch.setattr(module, "MANY_CORES", False)
-    monkeypatch.setattr(module, "plain_pixels", lambda *given: 1 / 0)
-    assert outcome(decode, content) == expected
-
-
-JPEGS = [
-    plain(photo(width, height, mode), progressive=progressive, **options)
-    for width, height in ((40, 24), (17, 33))
-    for mode in ("RGB", "L", "CMYK")
-    for progressive in (False, True)
-    for options in ({}, {"restart_marker_blocks": 2}, {"exif": rotated(6)}, {"icc_profile": b"x"})
-]
-DAMAGE = st.tuples(
-    st.sampled_from(["set", "cut", "drop", "add"]), st.integers(0), st.binary(max_size=4)
-)
-
-
-def outcome(decoder, content, at_least=None):
-    try:
-        image = decoder(content, "x", at_least)
-    except ImageError as error:
-        return str(error)
-    return image.size, image.tobytes()
-
-
-@pytest.mark.filterwarnings("ignore")  # Pillow's, about broken metadata
-@settings(deadline=None, max_examples=80)
-@example(JPEGS[39], [("drop", 1369, b"-")], None)  # libjpegs smooth it differently
-@given(st.sampled_from(JPEGS), st.lists(DAMAGE, max_size=4), st.sampled_from([None, 8, 30]))
-def test_damaged_files_have_pillows_pixels_or_pillows_refusal(content, damage, at_least):
-    broken = bytearray(content)
-    for kind, number, some in damage:
-        place = number % (len(broken) + 1)
-        end = {"set": place + len(some), "drop": place + len(some), "cut": None, "add": place}[kind]
-        broken[place:end] = some if kind in ("set", "add") else b""
-    found = outcome(decode, bytes(broken), at_least)
-    assert found == outcome(by_pillow, bytes(broken), at_least)

@@ -230,7 +230,6 @@ def told(pattern, question):
 @pytest.mark.parametrize(
     "cells",
     [
-        ["1 3", "13", "2", "1 2", "3"],
         ["dog", "beach", "dog beach", ""],
         ["a b", "b c", "c a"],
         ["dog kite", "dog", "cat", "cat dog sofa", "cat oven"],  # a long tail
@@ -259,6 +258,13 @@ def test_blanks_between_labels_are_asked_about(table, cells):
 def test_names_with_blanks_are_names(table, cells):
     names = sorted({name for cell in cells for name in cell.split("|")})
     assert list(load(table(cells)).space.names) == names
+
+
+def test_numbers_and_labels_that_stand_alone_too_are_separated_by_blanks(table):
+    for cells in (["1 3", "13", "2", "1 2", "3"], ["a b", "b c", "a", "b", "c"]):
+        read = load(table(cells))
+        assert list(read.space.names) == sorted({word for cell in cells for word in cell.split()})
+        assert read.notes == ("labels are separated by a blank",)
 
 
 def test_a_name_that_holds_another_is_noted(table):
@@ -311,7 +317,7 @@ def test_columns_with_usual_names_are_taken_and_named_or_may_be_others(table):
     read = load(table(["1,0", "0,1"], header="path,tags,dog"))
     assert (read.space.names, read.notes) == (("tags", "dog"), ())
     file = table(["7,dog", "8,cat"], header="id,Id,labels")
-    with pytest.raises(DataError, match="'Id' and 'id' could both name the image"):
+    with pytest.raises(QuestionError, match=r"(?s)photos in 'id'.*photos in 'Id'"):
         load(file)
     assert list(load(file, columns={"path": "id"}).ids) == ["0.png", "1.png"]
 

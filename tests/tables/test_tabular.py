@@ -172,7 +172,7 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
         ),
         ("path,labels,split\na.jpg,x,tran\n", "1. tran = train: a.jpg = x: `--set 'splits="),
         ("path,dog\na.jpg,1\nb.jpg,2\n", "1. '1' means present, '2' absent: .*`--set 'present="),
-        ("path,sorts\na.jpg,dog\n", "named in 'sorts'.*: `--set columns.labels=sorts`"),
+        ("path,sorts,kinds\na.jpg,dog,b\n", "named in 'sorts'.*: `--set columns.labels=sorts`"),
         ("path,labels\na.jpg,dog,cat\n", "cannot be read as 2 cells.*: line 2: a.jpg,dog,cat"),
         (
             'path,labels\na.jpg,"dog,cat"\n',
@@ -182,10 +182,10 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
         ("path,labels\n,x\n", "row 1: the column 'path' is empty"),
         ("path,labels\na.jpg,*\n", "row 1: '\\*' is for 'unknown' only"),
         ("name,labels\n1,x\n1,y\n", "there must be a column 'path'"),
-        ("path\na.jpg\n", "there must be a column 'labels'"),
+        ("path\na.jpg\n", "which labels a photo has; write a column 'labels'"),
         ("path,labels,labels\na.jpg,x,y\n", "the column 'labels' is there twice"),
         ("path,labels\na.jpg,\n", "no labels at all"),
-        (b"path,labels\na.jpg,caf\x81\n", "not cp1252 text .*; save the table as UTF-8, or"),
+        (b"path,labels\na.jpg,caf\x81\n", "\\(cp1252\\) either; save it as UTF-8, or"),
         ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images is missing under .*: 'gone.jpg'"),
         ("a.jpg,1,0\nb.jpg,0,1\n", "t.csv: the first line names a photo, and no line says what"),
         ("path,x\na.jpg,1\nb.jpg,dog\n", "'dog' means unknown: .*`--set 'means_unknown="),
@@ -234,7 +234,7 @@ def test_parquet_text_that_is_not_utf8_is_named(folder, tmp_path, changed):
 def test_bad_parquet(folder):
     text = parquet(folder, "u", {"path": ["a"], "image": ["text"], "labels": [["x"]]})
     number = parquet(folder, "v", {"image": [b"1"], "labels": [7]}, classes=["x"])
-    lines = parquet(folder, "w", {"path": ["a.jpg"], "do\ng": [["x"]]})
+    lines = parquet(folder, "w", {"path": ["a.jpg"], "do\ng": [["x"]], "b": [["y"]]})
     for file, sentence in (
         (folder.text("t.parquet", "hello"), "not a Parquet file"),
         (text, "must hold image bytes, got string; if it names files, "),
@@ -250,7 +250,8 @@ def test_missing_images_are_counted_listed_and_skipped(folder):
     file = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\nc.jpg,y\n")
     table = load(file, skip_missing=True)
     assert (list(table.ids), table.space.names) == (["a.jpg"], ("x", "y"))
-    (note,) = table.notes
+    note, lost = table.notes
+    assert lost == "no photo is left with 'y', so no model can learn it"
     assert re.search("2 of 3 images are missing.*'b.jpg', 'c.jpg'", note)
     assert len(load(file, check_files=False)) == 3
 

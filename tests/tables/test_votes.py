@@ -142,7 +142,7 @@ def test_the_verb_writes_a_table_and_a_report(tmp_path):
     columns = ("label", "dont_know", "sensitivity")
     late = [[row[name] for name in columns] for row in report if row["worker"] == "late"]
     assert late == [["*", "2", ""], ["dog", "2", ""]]
-    must_run(*words, "--by", "workers", "--report", tmp_path / "workers.json")
+    must_run(*words, "--vote-by", "workers", "--report", tmp_path / "workers.json")
     assert_written(model_workers(Votes.of(rows)))
     record = json.loads((tmp_path / "workers.json").read_text())[0]
     assert set(record) == set(report[0])
@@ -153,9 +153,9 @@ def test_options_that_do_not_apply_are_errors(tmp_path):
     start = ("data", "votes", tmp_path / "votes.csv", "-o", tmp_path / "soft.csv")
     for words, sentence in (
         (["--right", "0.7"], "belongs to --vote-by workers"),
-        (["--by", "workers", "--smoothing", "1"], "belongs to --vote-by counts"),
+        (["--vote-by", "workers", "--smoothing", "1"], "belongs to --vote-by counts"),
         (["--report", "workers.txt"], "must end in .csv or .json"),
-        (["--by", "workers", "--right", "0.4"], "between 0.5 and 1"),
+        (["--vote-by", "workers", "--right", "0.4"], "between 0.5 and 1"),
     ):
         assert sentence in refused(*start, *words)
     assert not (tmp_path / "soft.csv").exists()
@@ -167,7 +167,7 @@ def test_photos_keep_their_split_and_bytes(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "photos.parquet")
     votes = "photo,label,worker,answer\na,dog,ann,yes\nb,dog,ann,yes\na,dog,bob,no\n"
     (tmp_path / "votes.csv").write_text(votes)
-    words = ("data", "votes", tmp_path / "votes.csv", "--photos", tmp_path / "photos.parquet")
+    words = ("data", "votes", tmp_path / "votes.csv", "--data", tmp_path / "photos.parquet")
     must_run(*words, "-o", tmp_path / "soft.parquet")
     table = load(tmp_path / "soft.parquet")
     assert (table.split.tolist(), table.images.content(2)) == (columns["split"], b"3")

@@ -30,6 +30,7 @@ from labelwise.tables.derived import (
 from labelwise.tables.export import export
 from labelwise.tables.generated import PosteriorData, posterior, scenes
 from labelwise.tables.load import Reader, load
+from labelwise.tables.opened import Table, open_table
 from labelwise.tables.table import LabelSets, LabelTable, SoftLabels
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Reader",
     "SoftLabels",
     "SpanImages",
+    "Table",
     "UnreadableImage",
     "as_images",
     "describe",
@@ -61,6 +63,7 @@ __all__ = [
     "mlspl_split",
     "obey_taxonomy",
     "observe_uniform",
+    "open_table",
     "posterior",
     "scenes",
     "single_positive",

@@ -3,6 +3,7 @@
 import json
 import os
 import posixpath
+import re
 import shlex
 import unicodedata
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -28,7 +30,8 @@ from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
 from labelwise.pictures.multiband import is_band_folder
 from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 from labelwise.pictures.transform import Bands
-from labelwise.tables.table import LabelSets, LabelTable
+from labelwise.tables.table import LabelSets, LabelTable, SoftLabels
+from labelwise.types import LabelSpace
 
 PAIRS_SHOWN = 20
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
@@ -193,6 +196,7 @@ def _pairs(table: LabelTable) -> list[PairCount]:
 FEW_LABELS = 256  # whose pairs are counted by a dense product, without SciPy
 BLOCK = 1 << 16  # rows of it at a time
 IN_OTHER_CASE = "found under a name of other case, or with accents that are stored otherwise"
+ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://")
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
 
 
@@ -203,7 +207,11 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
         return table
     real = (os.path.join(images.root, images.real_names.get(name, name)) for name in images.ids)
     # Asking a bucket for each would take as long as reading them; whoever reads one says so.
-    known = (is_uri(name) or _is_picture(path) for name, path in zip(images.ids, real, strict=True))
+    pairs = zip(images.ids, real, strict=True)
+    files = [None if ADDRESS.match(name) else _file_number(path) for name, path in pairs]
+    known = (
+        bool(file or ADDRESS.match(name)) for name, file in zip(images.ids, files, strict=True)
+    )
     there = np.fromiter(known, np.bool_, len(images))
     holder = None
     if not there.all() and images is table.images:
@@ -216,20 +224,20 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
             taken = set(names)
             for row in np.flatnonzero(~there).tolist() if not images.real_names else ():
                 name = spelled(names[row])
-                if name and name not in taken and _is_picture(os.path.join(images.root, name)):
+                if name and name not in taken and _file_number(os.path.join(images.root, name)):
                     taken.add(name)
                     names[row], there[row], changed = name, True, changed + 1
             if changed:
                 images = FileImages(images.root, names)
                 table = replace(table, images=images).noted(f"{counted(changed, 'path')} {how}")
         if not there.any():
-            files, holder = _found_below(images)
-            if files:
-                count = f"{counted(len(files), 'image')} {'was' if len(files) == 1 else 'were'}"
+            paths, holder = _found_below(images)
+            if paths:
+                count = f"{counted(len(paths), 'image')} {'was' if len(paths) == 1 else 'were'}"
                 note = f"{count} found by name in folders below {images.root}"
-                return replace(table, images=FileImages(images.root, files)).noted(note)
+                return replace(table, images=FileImages(images.root, paths)).noted(note)
     if there.all():
-        return table
+        return _named_once(table, files) if images is table.images else table
     missing = np.flatnonzero(~there)
     first = [images.ids[row] for row in missing[:SHOWN].tolist()]
     shown = ", ".join(map(repr, first)) + ", ..." * (len(missing) > SHOWN)
@@ -246,7 +254,62 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
             "meant; other folders hold files of these names too"
         )
         raise DataError(f"{table.name}: {sentence}; {way_out}")
-    return _kept(table, there, sentence)
+    kept = _kept(table, there, sentence)
+    lost = np.flatnonzero((table.present.counts() > 0) & (kept.present.counts() == 0))
+    if not len(lost) or kept.soft is not None:
+        return kept
+    without = listed([repr(table.space.names[k]) for k in lost.tolist()], 5)
+    if any(posixpath.splitext(images.ids[row])[1] for row in missing.tolist()):
+        return kept.noted(f"no photo is left with {without}, so no model can learn it")
+    rows = "rows that name no photo"  # below the table, such as totals and notes
+    return _without_labels(kept, lost).noted(f"left out: {without}, which only {rows} have")
+
+
+def _without_labels(table: LabelTable, lost: NDArray[np.int64]) -> LabelTable:
+    names = [name for k, name in enumerate(table.space.names) if k not in lost]
+    place = np.full(len(table.space), -1)
+    place[np.setdiff1d(np.arange(len(place)), lost)] = np.arange(len(names))
+    sets = []
+    for part in (table.present.plain(), table.unknown.plain()):
+        column = place[part.columns]
+        entries = part.owners()[column >= 0], column[column >= 0]
+        sets.append(LabelSets.from_entries(*entries, len(table), len(names)))
+    space = LabelSpace(tuple(names))
+    return replace(table, space=space, present=sets[0], unknown=sets[1])
+
+
+def _file_number(path: str) -> tuple[int, int] | None:
+    """Return the number of a picture file, which all its paths share, None if there is none."""
+    try:
+        state = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    is_picture = S_ISREG(state.st_mode) or is_band_folder(path)
+    return (state.st_dev, state.st_ino) if is_picture else None
+
+
+def _named_once(table: LabelTable, files: Sequence[tuple[int, int] | None]) -> LabelTable:
+    """Return the table; a file with several paths is noted, or an error if its labels differ."""
+    first: dict[tuple[int, int], int] = {}
+    twice: list[tuple[int, int]] = []
+    for row, file in enumerate(files):
+        if file is not None and (earlier := first.setdefault(file, row)) != row:
+            twice.append((earlier, row))
+    twice = [(a, b) for a, b in twice if table.ids[a] != table.ids[b]]
+    for earlier, row in twice:
+        if not all(np.array_equal(s.row(earlier), s.row(row)) for s in _sets_of(table)):
+            raise DataError(
+                f"{table.name}: {table.ids[earlier]!r} and {table.ids[row]!r} are one file, with "
+                "different labels; keep one of the rows, or give both the same path"
+            )
+    if not twice:
+        return table
+    (a, b), count = twice[0], counted(len(twice), "photo")
+    return table.noted(f"{count} named by two paths, such as {table.ids[a]!r} and {table.ids[b]!r}")
+
+
+def _sets_of(table: LabelTable) -> list[LabelSets | SoftLabels]:
+    return [table.present, table.unknown, *([table.soft] if table.soft else [])]
 
 
 def _kept(table: LabelTable, rows: NDArray[np.bool_], sentence: str) -> LabelTable:
@@ -281,10 +344,6 @@ def _speller(root: str) -> Callable[[str], str | None]:
 
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
-
-
-def _is_picture(path: str) -> bool:
-    return os.path.isfile(path) or is_band_folder(path)
 
 
 def _found_below(images: FileImages) -> tuple[list[str], str | None]:
@@ -363,7 +422,7 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
     first = names.firsts()
     is_first = first == np.arange(len(names))
     again = np.flatnonzero(~is_first)
-    sets: list[Any] = [table.present, table.unknown, *([table.soft] if table.soft else [])]
+    sets = _sets_of(table)
     for row, earlier in zip(again.tolist(), first[again].tolist(), strict=True):
         where = f"rows {earlier + 1} and {row + 1}"
         if table.split is not None and table.split[earlier] != table.split[row]:

@@ -3,14 +3,14 @@
 Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``file``, ``id``)
 names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
 names the labels that are present, ``unknown`` those not known, ``split`` and ``group`` are
-optional. Other usual names, such as ``ImageID`` and ``tags``, are taken where there is one
-candidate, and a note says so. Without ``labels`` every other column is a label. Soft labels stand
+optional. Without ``labels`` every other column is a label. Soft labels stand
 beside ``labels`` in two columns, ``soft`` and ``shares``. Blanks around the name of a column do not
 belong to it, and a column without a name, or called ``__index_level_0__``, is the row numbers that
 pandas writes, and no label.
 """
 
 import ast
+import json
 import re
 import unicodedata
 import warnings
@@ -26,49 +26,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.tables.words import (
+    MEANINGS,
+    PATH_HEADERS,
+    STATES,
+    WORDS,
+)
 from labelwise.types import LabelSpace, nearest
 
 EVERYTHING = "*"
 NO_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff\u00ad"))
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
-BRACKETED = r"^\s*[\[{(<].*[\]})>]\s*$"
+BRACKETED = r"^\s*(?:(?:np\.)?(?:array|set|frozenset|list|tuple|Index)\(.*\)|[\[{(<].*[\]})>])\s*$"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 QUOTED = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
+WRAPPED = re.compile(r"(?:np\.)?\w+\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
+NAME_KEYS = ("label", "name", "title", "class", "tag", "category")
+LIST_KEYS = ("choices", "labels", "tags", "keywords", "objects", "classifications")
 QUOTED_LIST = re.compile(rf"\[(?:\s*+{QUOTED}\s*+,)*+\s*+(?:{QUOTED}\s*+)?\]")
-STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
-STATES |= {"": -1, "nan": -1}  # unknown
 MINUS_ONES = ("-1", "-1.0")
 VALUES = 1 << 20  # of columns that are read together
 MinusOne = Literal["unknown", "absent"]
 TEXT = (pa.string(), pa.large_string())
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-WORDS = {  # in a column of labels that seem to say "none of them" or "nobody knows"
-    **dict.fromkeys(("-", "--", "–", "n/a", "none", "no finding", "no findings", "0"), "none"),
-    **dict.fromkeys(
-        ("no label", "no labels", "nothing", "nichts", "keine", "kein", "leer"), "none"
-    ),
-    **dict.fromkeys(("aucun", "aucune", "rien", "vide", "ninguno", "ninguna", "nada"), "none"),
-    **dict.fromkeys(
-        ("nothing here", "vacío", "vacio", "vacía", "なし", "无", "nic", "inget"), "none"
-    ),
-    **dict.fromkeys(("empty", "blank", "nessuno", "nenhum", "[]", "{}"), "none"),
-    **dict.fromkeys(("?", "??", "???", "tbd", "todo", "unknown", "unlabeled"), "unknown"),
-    **dict.fromkeys(("unlabelled", "nan", "null", "na", "n.a.", "#n/a", "-1", "unklar"), "unknown"),
-    **dict.fromkeys(
-        ("unbekannt", "k.a.", "k. a.", "inconnu", "inconnue", "desconocido"), "unknown"
-    ),
-    **dict.fromkeys(
-        ("unsure", "undefined", "nil", "#na", "#value!", "#ref!", "missing"), "unknown"
-    ),
-    **dict.fromkeys(
-        ("<na>", "\\n", "#nv", "nv", "n.v.", "s.o.", "s/o", "not sure", "不明"), "unknown"
-    ),
-    **dict.fromkeys(
-        ("未知", "неизвестно", "onbekend", "ukjent", "okänd", "unclear", "n.b."), "unknown"
-    ),
-}
 At = Callable[[int], str]  # the name of a row of this batch, for errors
 
 
@@ -171,7 +153,8 @@ def read_lists(
     if column.type in TEXT:
         column = _divided(column, header, at, separator, strict and not vocabulary.closed)
     if not isinstance(column.type, LISTS):
-        raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
+        got = f"got {column.type}; write the names of the labels"
+        raise DataError(f"{at(0)}: {header!r} must hold lists or text, {got}")
     parents = np.asarray(pc.list_parent_indices(column), np.int64)
     items = _as_text(
         pc.list_flatten(column), header, vocabulary, lambda index: at(int(parents[index]))
@@ -318,12 +301,6 @@ def as_numbers(texts: Any) -> NDArray[np.float64]:
         return numbers
 
 
-def holds_states(column: Any) -> bool:
-    """Return whether a column holds nothing but 1, 0 and empty cells, as a label's own does."""
-    words = {*STATES, *MINUS_ONES}
-    return _is_scalar(column.type) and set(pc.unique(_plain(column)).to_pylist()) <= words
-
-
 def _plain(column: Any) -> Any:
     text = pc.fill_null(column.cast(pa.large_string()), "")
     return pc.utf8_lower(pc.utf8_trim_whitespace(text))
@@ -373,7 +350,7 @@ def _divided(column: Any, header: str, at: At, separator: str | Sequence[str], s
         cells = coded.dictionary.to_pylist()
         no_list = [cell.strip().casefold() in WORDS and cell[:1] not in "[{(<" for cell in cells]
         words = [
-            [cell] * bool(cell.strip()) if no or not cell.strip() else bracketed_list(cell)
+            [cell] * bool(cell.strip()) if no or not cell.strip() else written_or_plain(cell)
             for cell, no in zip(cells, no_list, strict=True)
         ]
         broken = np.array([word is None for word in words])[np.asarray(coded.indices)]
@@ -385,7 +362,7 @@ def _divided(column: Any, header: str, at: At, separator: str | Sequence[str], s
             row = int(broken.argmax())
             raise DataError(
                 f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
-                f"row if it is in one, got {text[row].as_py()!r:.80}"
+                f"row if it is in one, got {text[row].as_py()!r:.80}; correct the cell"
             )
     for mark, word in ((",", "comma"), (";", "semicolon")) if strict else ():
         holds_mark = pc.match_substring(text, mark)
@@ -420,8 +397,12 @@ def bracketed_list(text: str) -> list[str] | None:
     (['dog', 'cat'], ['dog', 'hot dog'], None)
     """
     text = text.strip()
+    if (wrapped := WRAPPED.fullmatch(text)) is not None:
+        return bracketed_list(wrapped[1] or "[]")
     if text[:1] + text[-1:] not in ("[]", "{}", "()", "<>"):
         return None
+    if '":' in text and (names := _names_of_json(text)) is not None:
+        return names
     inside = text[1:-1].strip()
     if (names := written_list(f"[{inside}]")) is not None:
         return names
@@ -432,6 +413,44 @@ def bracketed_list(text: str) -> list[str] | None:
     if any(mark in inside for mark in "[]{}()<>'\""):
         return None
     return [name.strip() for name in inside.split(",") if name.strip()]
+
+
+def written_or_plain(text: str) -> list[str] | None:
+    """Return the names of a list in brackets, or a cell of one name as it is."""
+    if re.match(BRACKETED, text, re.DOTALL):
+        return bracketed_list(text)
+    open_or_several = re.search(r"^\s*[\[{(<]|[\]})>]\s*$|[|,;\n]", text)
+    return None if open_or_several else [text.strip()]
+
+
+def _names_of_json(text: str) -> list[str] | None:
+    """Return the names in JSON objects as tools write them, None if it is something else.
+
+    >>> _names_of_json('{"choices": ["dog", "cat"]}'), _names_of_json('[{"label": "dog"}]')
+    (['dog', 'cat'], ['dog'])
+    >>> _names_of_json('{"dog": 1, "cat": 0}'), _names_of_json('{"dog": 0.93}')
+    (['dog'], None)
+    """
+    try:
+        return _names_in(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _names_in(value: Any) -> list[str] | None:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list):
+        found = [_names_in(item) for item in value]
+        return None if None in found else [name for names in found for name in names or ()]
+    if not isinstance(value, dict):
+        return None
+    for keys in (NAME_KEYS, LIST_KEYS):
+        if inside := [value[key] for key in keys if key in value]:
+            return _names_in(inside[:1] if keys is NAME_KEYS else inside)
+    if value and all(state in (0, 1) for state in value.values()):
+        return [name for name, state in value.items() if state]
+    return None if value else []
 
 
 def written_list(text: str) -> list[str] | None:
@@ -494,16 +513,15 @@ def spelled(name: str) -> str:
 
 
 def alike_names(names: Iterable[str]) -> list[list[str]]:
-    """Return groups of names that differ only in case, width or form of their characters.
+    """Return groups of names that differ only in case, signs at the end, or form of characters.
 
-    >>> alike_names(["Dog", "dog", "cat"])
-    [['Dog', 'dog']]
+    >>> alike_names(["Dog", "dog", "cat", "cat."])
+    [['Dog', 'dog'], ['cat', 'cat.']]
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        groups[
-            unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-        ].append(name)
+        plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        groups[plain.strip("()?*").rstrip(".,;:! ") or plain].append(name)
     return [sorted(group) for group in groups.values() if len(group) > 1]
 
 
@@ -513,14 +531,6 @@ def _is_scalar(kind: Any) -> bool:
 
 
 ColumnNames = Mapping[str, str | Sequence[str]]
-MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
-PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
-USUAL_PATHS = {
-    *("path", "filename", "file", "id", "filepath", "image", "imageid", "imageindex", "imagefile"),
-    *("imagefilename", "imagelabel", "imagename", "imagepath", "img", "imgid", "imgpath", "uuid"),
-    *("photo", "photoid", "photopath", "picture"),
-}
-USUAL_LABELS = {"label", "labels", "tags", "genre", "genres", "keywords", "findinglabels"}
 ROW_NUMBERS = re.compile(r"\s*|__index_level_\d+__")
 
 
@@ -538,7 +548,6 @@ class TableColumns:
     soft: str | None = None
     shares: str | None = None
     more_labels: tuple[str, ...] = ()  # further columns that name labels, read with ``labels``
-    taken: tuple[str, ...] = ()  # sentences on columns that were taken by a usual name
 
     def headers(self) -> list[str]:
         named = [getattr(self, meaning) for meaning in MEANINGS]
@@ -552,7 +561,6 @@ def find_columns(
     columns: ColumnNames | None = None,
     ignore: Sequence[str] = (),
     text_only: bool = False,
-    usual: Sequence[str] = ("path", "labels"),
     one_hot: Sequence[str] | None = None,
 ) -> TableColumns:
     """Return what the columns mean; ``columns`` maps a meaning to a header where they differ.
@@ -565,11 +573,6 @@ def find_columns(
     columns, more = dict(columns or {}), []
     if not isinstance(columns.get("labels", ""), str):
         columns["labels"], *more = columns["labels"] or [""]
-    for meaning, value in columns.items():
-        if meaning in MEANINGS and not isinstance(value, str):
-            raise SettingsError(f"columns.{meaning} is one column, got {value!r}")
-        if meaning not in MEANINGS:
-            raise SettingsError(f"a column cannot mean {meaning!r}{nearest(meaning, MEANINGS)}")
     by_name = {name.strip(): name for name in reversed(header)} | {name: name for name in header}
     named = {meaning: str(name) for meaning, name in columns.items()}
     for name in (*named.values(), *more, *ignore, *(one_hot or ())):
@@ -586,11 +589,10 @@ def find_columns(
     if text_only:
         known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
     if one_hot is not None:
-        known, usual = known | {"labels": ()}, ["path"]
+        known |= {"labels": ()}
     plain = {name.strip(): name for name in reversed(free)}
     if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
         known |= {"soft": (), "shares": ()}
-    notes = _usual(columns_of, known, plain, usual, text_only, where)
     for meaning, choices in known.items():
         if columns_of[meaning] is None:
             columns_of[meaning] = next((plain[name] for name in choices if name in plain), None)
@@ -621,39 +623,4 @@ def find_columns(
         three = "'labels' (certain ones), 'soft' (names) and 'shares' (their shares)"
         raise DataError(f"{where}: soft labels need three columns, {three}")
     further = tuple(by_name[name] for name in more)
-    return TableColumns(**columns_of, one_hot=own, more_labels=further, taken=notes)
-
-
-def _usual(
-    columns: dict[str, str | None],
-    known: Mapping[str, Sequence[str]],
-    plain: Mapping[str, str],
-    wanted: Sequence[str],
-    text_only: bool,
-    where: str,
-) -> tuple[str, ...]:
-    """Put usual names, where just one could be meant, into ``columns``; say which."""
-    sentences = []
-    for meaning, usual, does in (
-        ("path", USUAL_PATHS, "names the images"),
-        ("labels", USUAL_LABELS, "names the labels"),
-    ):
-        exact = [name for name in known[meaning] if name in plain]
-        twins = [name for name in plain if name not in exact and name.lower() in exact]
-        if columns[meaning] is not None or (exact and not (twins and meaning == "path")):
-            continue
-        if twins:
-            two = f"{twins[0]!r} and {twins[0].lower()!r} could both name the image"
-            raise DataError(f"{where}: {two}; say which, as `--set columns.path={twins[0]}`")
-        could = [name for name in plain if folded(name) in usual and plain[name] != columns["path"]]
-        has_bytes = meaning == "path" and "image" in plain and not text_only
-        if len(could) == 1 and meaning in wanted and not has_bytes:
-            columns[meaning] = plain[could[0]]
-            way_out = f"otherwise `--set columns.{meaning}=NAME`"
-            sentences.append(f"the column {could[0]!r} {does}; {way_out}")
-    return tuple(sentences)
-
-
-def folded(text: str) -> str:
-    """Return the letters and digits of a text in lower case."""
-    return "".join(letter for letter in text.casefold() if letter.isalnum())
+    return TableColumns(**columns_of, one_hot=own, more_labels=further)

@@ -26,10 +26,15 @@ from labelwise.base.names import Names
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.text import counted
 from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.pictures.copies import SOURCE, Pattern, copied_groups
+from labelwise.pictures.copies import (
+    alike_by_features,
+    alike_by_looks,
+    copied_groups,
+    copied_pairs,
+    reader,
+)
 from labelwise.pictures.duplicates import (
     LEAST_SIDE,
-    NEAR,
     WIDTH,
     compared_groups,
     look_of,
@@ -276,11 +281,16 @@ class GroupedTable:
 
 
 def group_near_copies(
-    table: LabelTable, watch: Watch | None = None, *, workers: int = 2
+    table: LabelTable,
+    watch: Watch | None = None,
+    *,
+    features: NDArray[np.float32] | None = None,
+    workers: int = 2,
 ) -> GroupedTable:
     """Return the table with copies in one group; a photo that is a copy of no other is alone.
 
-    Photos that look alike from afar are laid on each other (:mod:`labelwise.pictures.copies`).
+    Photos that look alike, from afar or by their ``features`` (N, D), are laid on each other
+    (:mod:`labelwise.pictures.copies`).
     """
 
     def look(row: int) -> NDArray[np.float32] | str:
@@ -305,12 +315,11 @@ def group_near_copies(
         reason = f"near copies are found by looking at photos, and none can be read ({unread[0]})"
         way_out = "name the groups of other pictures in a column 'group'"
         raise DataError(f"{table.name}: {reason}; {way_out}")
-
-    def pattern(row: int) -> Pattern:
-        with table.images.read(row, SOURCE) as picture:
-            return Pattern.of(picture)
-
-    return _grouped(table, copied_groups(looks, pattern, NEAR), unread)
+    alike = alike_by_looks(looks)
+    if features is not None:
+        alike = np.unique(np.concatenate([alike, alike_by_features(features)]), axis=0)
+    pairs = copied_pairs(alike, reader(table.images))[0]
+    return _grouped(table, copied_groups(len(table), pairs), unread)
 
 
 def group_near_vectors(

@@ -33,10 +33,10 @@ from labelwise.base.text import as_cell, first_line
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages, FeatureRows
 from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
-from labelwise.tables.columns import MEANINGS, PATH_HEADERS
 from labelwise.tables.rows import require_file
 from labelwise.tables.table import SPLIT_WORDS, LabelTable, SoftLabels
 from labelwise.tables.tabular import as_cells
+from labelwise.tables.words import MEANINGS, PATH_HEADERS
 
 BATCH_ROWS = 4096
 MOST_UNKNOWN = 1000  # labels of a row that are listed as unknown; beyond, the absent ones are named
@@ -131,6 +131,9 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
     with_shares = table.soft is not None or bool(_shortened(table).any())
     written = {"labels", *(("unknown",) if table.has_unknown() else ())}
     written |= {"soft", "shares"} if with_shares else set()
+    cells = len(table) * len(table.space)
+    # Where no cell says absent, an empty one could be read as absent: it says that it is unknown.
+    nothing = int(table.present.sizes().sum() + table.unknown.sizes().sum()) == cells
     for start in range(0, len(table), BATCH_ROWS):
         block = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
         paths = list(block.ids)
@@ -154,7 +157,11 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
             present, unknown = block.present.dense(), block.unknown.dense()
             for position, name in enumerate(block.space.names):
                 states = pa.array(present[:, position].astype(np.int8), mask=unknown[:, position])
-                columns[name] = pc.fill_null(states.cast(pa.string()), "") if as_text else states
+                columns[name] = (
+                    pc.fill_null(states.cast(pa.string()), "unknown" if nothing else "")
+                    if as_text
+                    else states
+                )
         values = list(columns.values())
         names = [as_cell(name) if as_text else name for name in columns]
         yield pa.record_batch(as_cells(values) if as_text else values, names)

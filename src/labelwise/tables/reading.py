@@ -9,11 +9,14 @@ combinations are the readings that a person is asked to choose from; each is a s
 import json
 import re
 import shlex
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from itertools import islice, product
+from functools import partial
+from itertools import chain, islice, product
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -27,104 +30,50 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.columns import (
     BRACKETED,
     LISTS,
-    MEANINGS,
-    PATH_HEADERS,
     ROW_NUMBERS,
-    STATES,
-    USUAL_LABELS,
-    USUAL_PATHS,
-    WORDS,
     alike_names,
-    bracketed_list,
     find_columns,
-    folded,
     names_of_joined_labels,
     spelled,
+    written_or_plain,
 )
 from labelwise.tables.table import SPLIT_WORDS
+from labelwise.tables.words import (
+    ABSENT,
+    DASHES,
+    DENYING,
+    LIKELY_LABELS,
+    LONG_ACTION,
+    LONG_LABEL,
+    LONG_SHARE,
+    LONG_VALUE,
+    MEANINGS,
+    MINUS_ONE,
+    NO_OBJECTS,
+    NO_STATE,
+    NONE_WORDS,
+    PAIRS,
+    PATH_HEADERS,
+    PRESENT,
+    SPLIT_NAMES,
+    STATES,
+    SURELY_NO_LABEL,
+    TICKS,
+    UNSURE,
+    USUAL_PATHS,
+    WORDS,
+    folded,
+    name_parts,
+    no_label,
+    record_level,
+)
 
 MOST_CELLS = 100_000  # distinct ones of a column that are kept
 MOST_READINGS = 6
+MOST_ODD = 6  # words in the columns of labels of which a person is asked
 FREE_TEXT = 30  # letters of a cell that is a sentence and no label
 
-LIKELY_LABELS = USUAL_LABELS | {
-    *("finding", "findings", "class", "classes", "category", "categories", "species", "diagnosis"),
-    *("labelname", "labelnames", "classname", "classnames", "tag", "art", "arten", "etikett"),
-    *("etiketten", "klasse", "klassen", "schlagwort", "schlagworte", "etiquette", "etiquettes"),
-    *("etiqueta", "etiquetas", "espece", "especes", "especie", "especies", "annotations"),
-    *("supercategory", "subcategory", "superclass", "genus", "schlagwörter", "schlagwort"),
-    *("étiquettes", "étiquette", "espèce", "espèces", "catégorie", "catégories", "kategorie"),
-    *("kategorien", "objekt", "objekte", "motiv", "motive", "inhalt", "categoría", "categorías"),
-    *("categoria", "categorias", "ラベル", "タグ", "标签", "метка", "метки", "beschriftung"),
-    *("mots", "motsclés", "motscles", "palabrasclave", "keyword", "genera", "stichwort"),
-    *("stichwörter", "labelset", "imagelabels", "truth", "groundtruth", "target", "targets"),
-    *("taxon", "taxa", "objects", "content", "contents", "subjects", "attributes", "concepts"),
-}
-# What a column of this name, or with this word in its name, never is: a label.
-RECORDS = {
-    *("id", "patient", "patientid", "subject", "fold", "split", "istrain", "istest", "isval"),
-    *("reviewed", "checked", "verified", "isreviewed", "width", "height", "notes", "note"),
-    *("comment", "comments", "remark", "remarks", "uuid", "url", "md5", "sha256", "timestamp"),
-    *("photographer", "annotator", "rater", "reviewer", "worker", "author", "latitude"),
-    *("longitude", "lat", "lon", "lng", "index", "datetime", "bemerkung", "bemerkungen", "notiz"),
-    *("notizen", "kommentar", "breite", "höhe", "hoehe", "fotograf", "geprüft", "geprueft"),
-    *("datum", "remarque", "remarques", "commentaire", "largeur", "hauteur", "observaciones"),
-    *("comentario", "comentarios", "ancho", "alto", "fecha", "fotografo", "fotógrafo", "filesize"),
-    *("imageid", "photoid", "objectid", "annotationid", "labelid", "labelids", "classid"),
-    *("categoryid", "speciesid", "taxonid", "standort", "kamera", "gruppe", "groupe", "grupo"),
-    *("group", "groups", "site", "sites", "date", "time", "burst", "sequence", "deployment"),
-    *("observer", "beobachter", "observateur", "gps", "filename", "thumbnail", "isflagged"),
-    *("usage", "subset", "partition", "isvalid", "done", "confidence", "certainty", "doy"),
-}
-MAYBE_RECORDS = {  # which may be a label too
-    *("camera", "station", "location", "source", "status", "year", "month", "day", "hour", "age"),
-    *("sex", "gender", "batch", "session", "user", "author", "flag", "quality", "weather", "set"),
-    *("ort", "lieu", "place", "habitat", "season", "count", "number", "temperature", "altitude"),
-    *("elevation", "size", "rating", "stars", "order", "train"),
-    *("valid", "score", "row", "no", "nr", "part", "phase", "use", "test", "val"),
-}
-LONG_LABEL = {"label", "labelname", "class", "classname", "tag", "species", "category"}
-LONG_VALUE = {"value", "present", "answer", "confidence", "presence", "verified", "istrue", "vote"}
-SPLIT_NAMES = {"split", "set", "subset", "partition", "usage", "phase", "part", "fold", "dataset"}
-
-PRESENT = {
-    *("1", "true", "yes", "y", "t", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "verdadero"),
-    *("waar", "да", "tak", "ano", "igen", "kyllä", "はい", "是", "有", "○", "vorhanden", "présent"),
-    *(
-        "presente",
-        "sand",
-        "sann",
-        "evet",
-        "نعم",
-        "hai",
-        "da",
-        "jah",
-        "sant",
-        "✔️",
-        "seen",
-        "gesehen",
-    ),
-    *("sim", "x", "✓", "✔", "☑", "✅", "present", "positive", "pos", "+", "vero", "on", "•"),
-}
-TICKS = {"x", "✓", "✔", "☑", "✅", "+", "•", "*"}  # beside which an empty cell means absent
-ABSENT = {
-    *("onwaar", "нет", "nie", "ne", "nem", "ei", "いいえ", "否", "无", "×", "nicht vorhanden"),
-    *("ausente", "falsk", "usann", "hayır", "لا", "nej", "nee", "usant", "not seen", "iie"),
-    *("not present", "abwesend", "nicht gesehen", "non présent", "❎", "absente"),
-    *("0", "false", "no", "n", "f", "nein", "falsch", "non", "faux", "falso", "não", "nao"),
-    *("✗", "✘", "☐", "❌", "absent", "negative", "neg", "off"),
-}
-MINUS_ONE = {"-1", "-1.0"}
-DASHES = {"-", "–", "—", "--"}
-NO_STATE = {
-    *("?", "??", "na", "n/a", "n.a.", "#n/a", "nan", "null", "unknown", "unklar", "unsure", "k.a."),
-    *("unbekannt", "tbd", "todo", "inconnu", "desconocido", "n.v.", "maybe", "vielleicht"),
-}
-# Words in a column of labels that are not labels, and which of the two they rather mean.
-NONE_WORDS = {word for word, meaning in WORDS.items() if meaning == "none"}
-UNKNOWN_WORDS = {word for word, meaning in WORDS.items() if meaning == "unknown"}
-SURELY_NO_LABEL = {"nan", "null", "na", "n.a.", "#n/a", "n/a", "k.a.", "-1", "?", "??", "-", "--"}
-STRONG = ("|", ";", "；", "、", "،")
+STRONG = (";#", "\\n", "<br>", "<br/>", "<br />", "|", ";", "；", "、", "،")
 COMMAS = (",", "，", "\t", "\n")
 SOFT = ("·", "•", "\\", ":", "~", " - ", " – ", " — ")
 WEAK = ("/", "+", "#", "&", " and ", " und ", " et ", " y ", " und/oder ")
@@ -133,6 +82,9 @@ NUMBER = re.compile(r"[-+]?[0-9]*[.,]?[0-9]+(e[-+]?[0-9]+)?\s*%?", re.IGNORECASE
 CODES = re.compile(r"\d+([ |,;]+\d+)+")  # class numbers, several in a cell
 INTEGER = re.compile(r"-?\d+")
 DECIMAL = re.compile(r"([01])[.,]0+|([01])00?\s*%")
+DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2})?")
+BOX = re.compile(r"[\[(]?-?\d+(\.\d+)?([,; ]+-?\d+(\.\d+)?){3}[\])]?")
+SEXES = ({"m", "f"}, {"m", "w"}, {"male", "female"})
 OUT = "out"  # what a split value means whose rows are set aside
 
 
@@ -206,8 +158,13 @@ def readings(table: Sequence[Cells], given: Given, text_only: bool) -> tuple[lis
     found: list[Reading] = []
     clear = True
     possible = roles(table, given, text_only)
+    broken: DataError | None = None
     for role in possible:
-        points = [[role], *_points(table, {**given, **role.options}, text_only)]
+        try:
+            points = [[role], *_points(table, {**given, **role.options}, text_only)]
+        except DataError as error:  # its cells cannot be read so
+            broken, clear = broken or error, False
+            continue
         for choices in islice(product(*points), MOST_READINGS):
             options: dict[str, Any] = {}
             settling: dict[str, Any] = {}
@@ -224,6 +181,8 @@ def readings(table: Sequence[Cells], given: Given, text_only: bool) -> tuple[lis
             if role.quiet and notes == (role.note,):
                 notes = ()
             found.append(Reading(options, settling, phrase, notes))
+    if broken is not None and not found:
+        raise broken
     return found[:MOST_READINGS], clear and len(found) == 1
 
 
@@ -320,8 +279,9 @@ def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Ro
     exact = [name for name in (*PATH_HEADERS, *["image"] * text_only) if name in by_name]
     if not exact and any(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in by_name):
         return [RoleChoice()]  # a table without a header
-    if exact and any(name.lower() == exact[0] and name != exact[0] for name in by_name):
-        return [RoleChoice()]  # path and Path: the strict reader asks
+    twins = [name for name in by_name if exact and name.lower() == exact[0] and name != exact[0]]
+    if twins:
+        return [_photos_in(name, clear=False) for name in (exact[0], *twins)]
     photos = [cells.name.strip() for cells in free if holds_photos(cells)]
     if exact and (exact[0] in photos or not photos):
         return [RoleChoice()]
@@ -342,30 +302,12 @@ def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[Ro
         ]
     if not names:
         return [RoleChoice()]
-    return [
-        RoleChoice(
-            {"columns": {"path": name}}, f"photos in {name!r}", f"photos are in {name!r}", clear
-        )
-        for name in names[:3]
-    ]
+    return [_photos_in(name, clear) for name in names[:3]]
 
 
-def is_record(name: str) -> bool:
-    """Return whether a column's name says that it does not hold labels.
-
-    >>> [is_record(name) for name in ("patient_id", "Unnamed: 0", "is_train", "dog", "hot dog")]
-    [True, True, True, False, False]
-    """
-    whole = folded(name)
-    parts = [folded(part) for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)]
-    if whole in RECORDS or re.fullmatch(r"unnamed\d+", whole):
-        return True
-    return len(parts) > 1 and any(part in RECORDS for part in parts)
-
-
-def _may_be_record(name: str) -> bool:
-    parts = [folded(part) for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)]
-    return any(part in MAYBE_RECORDS for part in parts)
+def _photos_in(name: str, clear: bool) -> RoleChoice:
+    options = {"columns": {"path": name}}
+    return RoleChoice(options, f"photos in {name!r}", f"photos are in {name!r}", clear)
 
 
 def _family(name: str) -> str:
@@ -375,18 +317,28 @@ def _family(name: str) -> str:
 
 def state_of(cell: str) -> str:
     """Return a cell of a label's own column as it is compared: ``1`` for ``1.00`` or ``100 %``."""
-    text = cell.strip().lower()
+    text = unicodedata.normalize("NFKC", cell).strip().lower()
     if (number := DECIMAL.fullmatch(text)) is not None:
         return number[1] or ("1" if text.startswith("1") else "0")
     return "0" if re.fullmatch(r"0\s*%", text) else text
 
 
-def _kind(cells: Cells) -> str:
-    """Return what a column seems to hold: states, nothing, lists, text, numbers, or labels."""
+def _kind(cells: Cells, stated: Collection[str] = ()) -> str:
+    """Return what a column seems to hold: states, nothing, lists, text, numbers, or labels.
+
+    ``stated`` are the words that the options call present or absent.
+    """
     if cells.nested:
         return "lists"
     if not cells.texts:
         return "nothing"
+    words = {text.lower() for text in cells.texts}
+    if all(map(BOX.fullmatch, words)):
+        return "text"
+    if words in SEXES or all(map(DATE.fullmatch, words)):
+        return "text"
+    if _pair(words) is not None or (stated and words <= {*stated}):
+        return "states"
     known = PRESENT | ABSENT | DASHES | NO_STATE | MINUS_ONE | {"none"}
     filled = sum(cells.counts[text] for text in cells.texts)
     right = sum(cells.counts[text] for text in cells.texts if state_of(text) in known)
@@ -409,20 +361,26 @@ def _kind(cells: Cells) -> str:
     if sum(lengths) / len(lengths) > FREE_TEXT or holds_photos(cells):
         return "text"
     marks = _marks_in(cells.texts, (*STRONG, *COMMAS, *WEAK), None)
-    if len(cells.texts) == filled and filled > 3 and not evidence(cells.texts, marks).some:
+    backed = bool(marks) and evidence(cells.texts, marks).some
+    if len(cells.texts) == filled and filled > 3 and not backed:
         return "text"
     return "labels"
 
 
 def _share(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= 1
-    except ValueError:
-        return False
+    return 0 <= _number(text) <= 1
 
 
-def _is_count(text: str) -> bool:
-    return INTEGER.fullmatch(text) is not None and 0 <= int(text) < 100
+def _number(text: str) -> float:
+    """Return a number, NaN for what is none."""
+    return float(text) if NUMBER.fullmatch(text) and text[-1] != "%" and "," not in text else nan
+
+
+def _has_counts(cells: Cells) -> bool:
+    """Return whether a column may count things: it holds small numbers, and zero or nothing."""
+    whole = all(INTEGER.fullmatch(text) and 0 <= int(text) < 100 for text in cells.texts)
+    percent = len(cells.texts) > 2 and all(text[-1] in "05" for text in cells.texts)
+    return whole and not percent and ("0" in cells.counts or "" in cells.counts)
 
 
 def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
@@ -459,7 +417,9 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
     if one_hot is not None:
         rest = "; ".join(filter(None, (split_note, without(*(name.strip() for name in one_hot)))))
         return [RoleChoice(base, "", rest)]
-    kinds = {cells.name.strip(): _kind(cells) for cells in free}
+    stated = {w.strip().lower() for k in ("present", "absent") for w in as_list(given.get(k))}
+    kinds = {cells.name.strip(): _kind(cells, stated) for cells in free}
+    levels = {name: record_level(name) for name in kinds}
     _refuse_long_form(table, kinds, given)
     headless = bool(kinds) and all(re.fullmatch(r"column \d+", name) for name in kinds)
     if headless and len(kinds) > 1 and "states" in kinds.values():
@@ -472,44 +432,109 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
     named = [
         name
         for name, kind in kinds.items()
-        if not is_record(name)
+        if levels[name] < 2
+        and (name in LIKELY_LABELS or DENYING.isdisjoint(name_parts(name)))
         and (name == "labels" or kind not in ("states", "shares") or name in several)
-        and ({folded(name), _family(name)} & LIKELY_LABELS)
+        and _is_likely(name, kind)
     ]
-    others = dict(kinds)
-    for name in named:
-        del others[name]
+    others = {name: kind for name, kind in kinds.items() if name not in named}
     wanted = ("states", "shares") if given.get("soft") else ("states",)
-    states = [name for name, kind in others.items() if kind in wanted]
-    states = states or [name for name, kind in others.items() if kind == "shares"]
-    block = [name for name in states if not is_record(name)]
-    if not block:
-        block = [] if named else states
+    block = [name for name, kind in others.items() if kind in wanted and levels[name] < 2]
+    shares = [name for name, kind in others.items() if kind == "shares" and levels[name] < 2]
     if named and (len(block) < 2 or exact):
-        return _named_roles(named, kinds, of_labels)
-    if block:
+        beside = [n for n, k in kinds.items() if re.fullmatch(r"column \d+", n) and k != "numbers"]
+        if beside and not headless:  # cells beyond the named column may be further labels
+            every = [text for c in free if c.name.strip() in (*named, *beside) for text in c.texts]
+            shared = len({*every}) < len(every)
+            together = of_labels([*named, *beside], clear=shared)
+            return [together] if shared else [together, *_named_roles(named, kinds, of_labels)]
+        alike = _sharing(named, free, kinds)
+        found = _named_roles(named, kinds, of_labels)
+        if not alike or len(found) > 1:
+            return found
+        return _with_sharing(_named_roles(named, kinds, partial(of_labels, rivals=True))[0], alike)
+    block = block or ([] if named else shares)
+    texts = [n for n, k in kinds.items() if k in ("labels", "lists") and levels[n] < 2]
+    texts = [n for n in texts if not levels[n]] or texts
+    numbered = _numbered(free, texts)
+    if block and not numbered:
         as_written = table[0].name == "path" and _as_written(free)
         found = _block_roles(free, kinds, block, base, split_note, without, as_written)
         if named:
             found = [of_labels(named, clear=False), *found]
         return found
-    pairs = [n for n in _columns_of_two_words(free) if not is_record(n) and not _may_be_record(n)]
+    if numbered:
+        return [of_labels(numbered)]
+    pairs = [name for name in _columns_of_two_words(free) if not levels[name]]
     if len(pairs) > 1:
-        return _block_roles(free, kinds, pairs, base, split_note, without)
-    texts = [n for n, k in kinds.items() if k in ("labels", "lists") and not is_record(n)]
-    texts = [n for n in texts if not _may_be_record(n)] or texts
+        found = _block_roles(free, kinds, pairs, base, split_note, without)
+        words = {text.lower() for c in free if c.name.strip() in pairs for text in c.texts}
+        return found if words <= PRESENT | ABSENT | {*stated} else [of_labels(pairs, False), *found]
     if len(texts) == 1:
-        return [of_labels(texts, clear=headless)]
+        beyond = [name for name in kinds if name != texts[0]]
+        alone = all(levels[name] == 2 or kinds[name] == "nothing" for name in beyond)
+        return [of_labels(texts, clear=headless or (alone and not levels[texts[0]]))]
     if texts:
+        cells = [{text.lower() for text in c.texts} for c in free if c.name.strip() in texts]
+        grades = len(texts) > 1 and len({*chain.from_iterable(cells)}) <= MOST_ODD
+        if grades and all(words & NONE_WORDS for words in cells):  # "none, mild, severe" of each
+            return _block_roles(free, kinds, texts, base, split_note, without)
         return [*(of_labels([name], clear=False) for name in texts[:3]), of_labels(texts, False)]
-    return [RoleChoice(base, "", split_note)]
+    counts = [c.name.strip() for c in free if kinds[c.name.strip()] == "numbers" and _has_counts(c)]
+    if counts := [name for name in counts if levels[name] < 2]:
+        return _block_roles(free, kinds, counts, base, split_note, without)
+    nothing = kinds and all(kind == "nothing" for kind in kinds.values())
+    if nothing or any(cells.binary and cells.name == "labels" for cells in table):
+        return [RoleChoice(base, "", split_note)]
+    if [folded(name) for name in kinds] == ["id"] and "labels" in kinds.values():
+        return [of_labels([*kinds], clear=False)]  # whose animal it is
+    there = [f"{one_line(name)!r} ({SHOWN_KINDS.get(k, k)})" for name, k in kinds.items()]
+    raise DataError(
+        f"{given['where']}: no column seems to say which labels a photo has"
+        f"{f', of {listed(there, 8)}' if there else ''}; write a column 'labels', or one column "
+        "for each label, or say which column names labels with `--set columns.labels=NAME`"
+    )
+
+
+SHOWN_KINDS = {"labels": "words", "states": "yes or no", "shares": "numbers", "nothing": "empty"}
+
+
+def _is_likely(name: str, kind: str) -> bool:
+    """Return whether labels are often called so; of text one word of the name is enough."""
+    if {folded(name), _family(name)} & LIKELY_LABELS:
+        return True
+    return kind in ("labels", "lists") and not LIKELY_LABELS.isdisjoint(name_parts(name))
+
+
+def _numbered(free: Sequence[Cells], texts: Sequence[str]) -> list[str]:
+    """Return the columns such as ``l1, l2, l3`` that name the labels of a photo together."""
+    columns = [c for c in free if c.name.strip() in texts and _family(c.name) != folded(c.name)]
+    families = Counter(_family(cells.name) for cells in columns)
+    names = [c.name.strip() for c in columns if families[_family(c.name)] > 1]
+    uses = Counter(text for c in columns for text in c.texts if c.name.strip() in names)
+    return names if len(families) == 1 and any(count > 1 for count in uses.values()) else []
 
 
 def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: Given) -> None:
     """Stop where each row says of one photo and one label whether it is present."""
     names = [name for name, kind in kinds.items() if folded(name) in LONG_LABEL]
-    values = [name for name in kinds if folded(name) in LONG_VALUE and kinds[name] == "states"]
+    values = [
+        name
+        for name, kind in kinds.items()
+        if folded(name) in LONG_ACTION or (folded(name) in LONG_VALUE and kind == "states")
+    ]
     paths = [cells for cells in table if holds_photos(cells)]
+    for cells in table:
+        unsure = cells.name.strip() in kinds and folded(cells.name) in LONG_SHARE
+        numbers = [text.rstrip("% ").replace(",", ".") for text in cells.texts]
+        if unsure and names and paths and len(paths[0].texts) < paths[0].rows:
+            low = 50 if any(_number(text) > 1 for text in numbers) else 0.5
+            if any(_number(text) < low for text in numbers):
+                raise DataError(
+                    f"{given['where']}: each row says of one photo and one label how sure it is; "
+                    f"keep the rows whose {cells.name.strip()!r} is high enough and remove that "
+                    "column, or write one row for each photo"
+                )
     if names and values and paths and len(paths[0].texts) < paths[0].rows:
         raise DataError(
             f"{given['where']}: each row says of one photo whether it has the label in "
@@ -530,7 +555,13 @@ def _columns_of_two_words(free: Sequence[Cells]) -> list[str]:
 def _as_written(free: Sequence[Cells]) -> bool:
     """Return whether all columns hold 1, 0 or nothing, as in the tables that labelwise writes."""
     cells = set().union(*(column.counts for column in free))
-    return cells <= {"1", "0", ""} and not any(is_record(column.name) for column in free)
+    names = {folded(column.name) for column in free}
+    split = len(names & {"train", "val", "valid", "test"}) > 1 or not names.isdisjoint(NO_OBJECTS)
+    return (
+        cells <= {"1", "0", "", "unknown"}
+        and not split
+        and all(record_level(column.name) < 2 for column in free)
+    )
 
 
 def _has_content(cells: Cells) -> bool:
@@ -548,6 +579,34 @@ def _named_roles(named: list[str], kinds: Mapping[str, str], of_labels: Any) -> 
     if len(families) == 1:
         return [of_labels(filled)]
     return [*(of_labels([name], rivals=True) for name in filled[:3]), of_labels(filled)]
+
+
+def _sharing(named: Sequence[str], free: Sequence[Cells], kinds: Mapping[str, str]) -> list[str]:
+    """Return the columns that are not read although most of their words are labels."""
+    by_name = {
+        cells.name.strip(): {
+            part.casefold() for text in cells.texts for part in split_text(text, (*STRONG, ","))
+        }
+        for cells in free
+    }
+    labels = set().union(*(by_name[name] for name in named))
+    return [
+        name
+        for name, parts in by_name.items()
+        if name not in named
+        and kinds[name] in ("labels", "lists")
+        and 2 * len(parts & labels) >= len(parts) > 0
+    ]
+
+
+def _with_sharing(role: RoleChoice, names: Sequence[str]) -> list[RoleChoice]:
+    """Return the reading that leaves such columns out, and one by which they say the unknown."""
+    found = [replace(role, phrase=f"{role.phrase}; {_left_out(names)}", clear=False)]
+    if not UNSURE.isdisjoint(name_parts(names[0])) and len(names) == 1:
+        columns = {**role.options.get("columns", {}), "unknown": names[0]}
+        phrase = f"{role.phrase}; those in {names[0]!r} are unknown"
+        found.insert(0, RoleChoice({**role.options, "columns": columns}, phrase, clear=False))
+    return found
 
 
 def _split_role(free: Sequence[Cells], given: Given) -> tuple[dict[str, str], str]:
@@ -592,26 +651,19 @@ def _block_roles(
         notes = filter(None, (split_note, label, rest))
         return RoleChoice(options, phrase, "; ".join(notes), clear, not (split_note or rest))
 
-    unsure = [name for name in block if len(name) > 1 and _may_be_record(name)]
+    unsure = [name for name in block if len(name) > 1 and record_level(name)]
     if as_written:  # by labelwise itself, where a column such as 'row' or 'train' is a label
         unsure = []
     unsure = list(dict.fromkeys([*unsure, *_other_words(by_name, block)]))
-    empty = [name for name, kind in kinds.items() if kind == "nothing" and not is_record(name)]
-    texts = [
-        name
-        for name, kind in kinds.items()
-        if kind == "labels" and not is_record(name) and not _may_be_record(name)
-    ]
+    within, plain = {*block}, [name for name in kinds if not record_level(name)]
+    empty = [n for n, kind in kinds.items() if kind == "nothing" and record_level(n) < 2]
+    texts = [name for name in plain if kinds[name] == "labels" and name not in within]
     texts += [n for n, k in kinds.items() if k == "lists"]
-    within = {*block}
     numbers = [
         name
-        for name, kind in kinds.items()
-        if kind in ("numbers", "shares")
-        and name not in within
-        and not is_record(name)
-        and not _may_be_record(name)
-        and all(_share(text) or _is_count(text) for text in by_name[name].texts)
+        for name in plain
+        if name not in within
+        and (kinds[name] == "shares" or (kinds[name] == "numbers" and _has_counts(by_name[name])))
     ]
     doubted = {*unsure}
     sure = [name for name in block if name not in doubted]
@@ -627,10 +679,10 @@ def _block_roles(
             of_block(sure, _left_out([*open_columns, *texts]), clear=False),
             of_block(every, f"labels too: {listed([*map(repr, open_columns)], 5)}", False, True),
         ]
-    if len(texts) == 1 and len(sure) == 1:
-        options = {**base, "columns": {**base.get("columns", {}), "labels": texts[0]}}
-        note = f"labels are named in {texts[0]!r}; {without(texts[0])}"
-        found.append(RoleChoice(options, f"labels named in {texts[0]!r}", note, clear=False))
+    for text in texts[:2] if len(sure) <= 2 else ():
+        options = {**base, "columns": {**base.get("columns", {}), "labels": text}}
+        note = f"labels are named in {text!r}; {without(text)}"
+        found.insert(0, RoleChoice(options, f"labels named in {text!r}", note, clear=False))
     return found
 
 
@@ -673,23 +725,27 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
     }
     settled = {word.strip().lower() for words in stated.values() for word in words}
     plain = {word: state_of(word) for word in uses if word not in settled}
+    if (pair := _pair({state for state in plain.values() if state})) is not None:
+        plain |= {word: "10"[state == pair[1]] for word, state in plain.items() if state}
     present = [word for word, state in plain.items() if state in PRESENT]
     absent = [word for word, state in plain.items() if state in ABSENT]
     dashes = [word for word in plain if word in DASHES]
     unknown = [word for word, state in plain.items() if state in NO_STATE]
     ticks = [word for word in present if word in TICKS]
     minus = [word for word in plain if word in MINUS_ONE]
-    known = {*present, *absent, *dashes, *unknown, *minus, ""}
+    crosses = ["x"] if "x" in present and {*ticks} - {"x", "*"} else []
+    present = [word for word in present if word not in crosses]
+    known = {*crosses, *present, *absent, *dashes, *unknown, *minus, ""}
     odd = [word for word in plain if word not in known]
     points: list[list[RoleChoice]] = []
     if dashes and present and len(ticks) == len(present) and not absent:
         absent, dashes = [*absent, *dashes], []
     odd += dashes
     blanks = uses[""] - sum(cells.nulls for cells in own)
-    if "" in plain and blanks and not (absent or minus or odd or stated["absent"]):
+    if "" in plain and blanks and not (absent or minus or stated["absent"]):
         if present and len(ticks) == len(present):
             absent = [*absent, ""]
-        elif present and not unknown:
+        elif present and not unknown and not odd:
             points.append(
                 [
                     RoleChoice({"means_unknown": [""]}, "an empty cell means unknown"),
@@ -705,11 +761,24 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
         points.append(
             [RoleChoice({"minus_one": m}, f"-1 means {m}") for m in ("unknown", "absent")]
         )
+    if crosses:  # beside a tick they may say the opposite
+        points.append(
+            [
+                RoleChoice({"absent": [*absent, "x"]}, "'x' means absent", clear=False),
+                RoleChoice({"present": [*present, "x"]}, "'x' means present", clear=False),
+            ]
+        )
     if odd:
         words = [word for word in plain if word not in unknown and (word or not absent)]
         two = (words[0], words[1]) if len(words) == 2 and (odd == ["2"] or len(odd) > 1) else None
         two = (odd[0], "") if odd == [word for word in words if word] and len(odd) == 1 else two
-        points.append(_odd_states(odd, base, stated, given, two))
+        found = _odd_states(odd, base, stated, given, plain, first, two)
+        if two is None and len(found) == 3 and {*odd} == {*filter(None, plain)} < {*plain}:
+            shown = listed([*map(repr, odd)], 5)  # initials or dates where something was seen
+            present_too = f"{shown} mean present, an empty cell absent"
+            seen = RoleChoice({"present": [*odd], "absent": [""]}, present_too, clear=False)
+            found = [seen, *found[:2]]
+        points.append(found)
     note = _state_note(base, uses)
     combined = []
     for choices in product(*points):
@@ -722,6 +791,10 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
     return combined
 
 
+def _pair(words: set[str]) -> tuple[str, str] | None:
+    return next((pair for pair in PAIRS if words == {*pair}), None)
+
+
 def as_list(value: Any) -> list[str]:
     """Return an option that may be one text or several as a list."""
     return [value] if isinstance(value, str) else list(value or ())
@@ -732,6 +805,8 @@ def _odd_states(
     base: Mapping[str, Any],
     stated: Mapping[str, Any],
     given: Given,
+    plain: Mapping[str, str],
+    first: Mapping[str, Cells],
     opposite: tuple[str, str] | None = None,
 ) -> list[RoleChoice]:
     """Return what cells may mean that are not usual words; ``opposite`` are the only two."""
@@ -743,6 +818,16 @@ def _odd_states(
     if len(shares) == len(odd):
         shown = listed([*map(repr, odd)], 3)
         return [RoleChoice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)]
+    numbers = [word for word in odd if NUMBER.fullmatch(word)]
+    counts = all(INTEGER.fullmatch(word) and 0 <= int(word) < 100 for word in numbers)
+    few = counts and ("0" in plain or "" in plain or len(odd) == 1)
+    if (numbers and not few) or len(odd) > MOST_ODD + len(numbers):
+        shown = listed([*map(repr, odd)], 3)
+        raise DataError(
+            f"{given['where']}: the column {first[odd[0]].name.strip()!r} holds cells that say "
+            f"neither yes nor no, such as {shown}; write 1, 0 or nothing, or keep the columns "
+            "that are not labels apart with `--set ignore=[COLUMN]`"
+        )
     shown = listed([*map(repr, odd)], 5)
     verb = "means" if len(odd) == 1 else "mean"
     if opposite is not None:
@@ -756,6 +841,21 @@ def _odd_states(
             for yes, no in ((one, other), (other, one))
             if yes
         ]
+
+    def meaning(parts: Sequence[tuple[str, str, Sequence[str]]]) -> RoleChoice:
+        options = {key: [*base.get(key, stated[key]), *words] for key, _, words in parts if words}
+        phrase = "; ".join(f"{listed([*map(repr, ws)], 5)}: {say}" for _, say, ws in parts if ws)
+        return RoleChoice(options, phrase, clear=False)
+
+    heads = {word: re.split(r"[^\w✓✔+-]+", word.strip("([{ "), maxsplit=1)[0] for word in odd}
+    yes = [word for word in odd if heads[word] in PRESENT or {*word} <= {"x"}]
+    no = [word for word in odd if heads[word] in ABSENT or word in NONE_WORDS - DASHES]
+    if no and not yes and len(odd) > 2:
+        yes = [word for word in odd if word not in no]
+    if yes or no:
+        rest = ("means_unknown", "unknown", [word for word in odd if word not in (*yes, *no)])
+        qualified = meaning([("present", "present", yes), ("absent", "absent", no), rest])
+        return [qualified, meaning([("means_unknown", "unknown", odd)])]
     meanings = [("means_unknown", "unknown"), ("present", "present"), ("absent", "absent")]
     if all(INTEGER.fullmatch(word) for word in odd):
         meanings = [("present", "present"), ("means_unknown", "unknown")]
@@ -794,9 +894,20 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
     nested = bool(columns) and all(cells.nested for cells in columns)
     numbers = bool(columns) and all(cells.number for cells in columns)
     no_list = {text for text in counts if text.casefold() in WORDS and text[:1] not in "[{(<"}
+    for text in () if nested or given.get("separator") else counts:
+        if JSON_LIKE.match(text) and written_or_plain(text) is None:
+            raise DataError(
+                f"{given['where']}: cells hold JSON that does not say plainly which labels are "
+                f"present, such as {text!r:.80}; write the names of the present labels alone"
+            )
+        if MARKUP.search(text):
+            raise DataError(
+                f"{given['where']}: cells hold the signs of a web page, such as {text!r:.80}; "
+                "write the names as a person reads them, such as '&' for '&amp;'"
+            )
     written = not nested and is_written_list({*counts} - no_list)
     if written:
-        lists = {text: bracketed_list(text) or [text] * (text in no_list) for text in counts}
+        lists = {text: written_or_plain(text) or [text] * (text in no_list) for text in counts}
         marks = [RoleChoice()]
     elif nested or numbers:
         lists, marks = {text: [text] for text in counts}, [RoleChoice()]
@@ -810,6 +921,8 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
         for text, count in counts.items():
             for part in lists.get(text) or ([] if lists else split_text(text, separator)):
                 parts[spelled(part)] += count
+        if not (lists or given.get("separator")):
+            _refuse_beside(parts, given)
         if given.get("names") is not None or given.get("classes"):
             found.append(mark)
             continue
@@ -828,11 +941,72 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
     return found
 
 
+# A number beside a name: "dog (2)", "dog: 0.93", "dog=1", "dog 93 %", "2x dog"; a list's own signs.
+AMOUNT = re.compile(
+    r"(?P<name>.*[^\W\d].*?)\s*(?:\(\s*[x×]?\s*\d+(?:[.,]\d+)?\s*%?\s*\)|[:=]\s*\d+(?:[.,]\d+)?\s*%?"
+    r"|\s\d+(?:[.,]\d+)?\s*%)|\d+\s*[x×]\s+(?P<counted>.+)"
+)
+NEGATED = re.compile(
+    r"(?:not?|kein|keine|pas de|sin|ohne|without|geen|bez|non) +(.+)|[!¬~-] ?(\w.*)"
+)
+EITHER = re.compile(r" (?:or|oder|ou|o|eller|vagy|lub|albo|nebo|или|або|atau|veya) | ?/ ?\? ?")
+JSON_LIKE = re.compile(r"""\s*[\[{].*['"]\s*:""", re.DOTALL)
+MARKUP = re.compile(r"&(?:[a-z]+|#\d+);|</\w+>")
+PERHAPS = re.compile(
+    r"(?:probably|possibly|maybe|perhaps|likely|prob\.|poss\.|wahrscheinlich|vermutlich|evtl\.?"
+    r"|vielleicht|peut-être|probablement|probablemente|quizás|forse|cf\.|cfr\.?|aff\.) *(.+)",
+    re.IGNORECASE,
+)
+BULLET = re.compile(r"(?:[-*•]|\d+[.)])\s+\S")
+
+
+def _refuse_beside(parts: Iterable[str], given: Given) -> None:
+    """Stop where names stand beside numbers, the signs of a list, yes and no, or a negation."""
+    found = {part: AMOUNT.fullmatch(part) for part in parts}
+    amounts = {part: match["name"] or match["counted"] for part, match in found.items() if match}
+    bullets = [part for part in found if BULLET.match(part)]
+    states = PRESENT | ABSENT | NO_STATE
+    stated = [part for part in found if re.split(r"[:=]\s*", part)[-1].lower() in states]
+    denied = [p for p in found if (no := NEGATED.fullmatch(p)) and (no[1] or no[2]) in found]
+    units = {part: [unit.strip(" ?") for unit in EITHER.split(part)] for part in found}
+    uses = Counter(unit for parts in units.values() for unit in parts)
+    either = [
+        part
+        for part, names in units.items()
+        if len(names) > 1 and any(name in found or uses[name] > 1 for name in names)
+    ]
+    perhaps = [p for p in found if (word := PERHAPS.fullmatch(p)) and word[1] in found]
+    photos = [p for p in found if Path(p).suffix.lower() in IMAGE_SUFFIXES]
+    several = len({*amounts.values()}) < len(amounts) or len(amounts) > 2
+    if several and 2 * len(amounts) >= len(found):
+        what, shown = "a number beside a label", next(iter(amounts))
+    elif len(bullets) > 1 and 2 * len(bullets) >= len(found):
+        what, shown = "the signs of a list", bullets[0]
+    elif stated and len(stated) == sum(":" in part or "=" in part for part in found):
+        what, shown = "yes or no beside a label", stated[0]
+    elif denied:
+        what, shown = "a label that is denied", denied[0]
+    elif perhaps:
+        what, shown = "a label that is not certain", perhaps[0]
+    elif photos:
+        what, shown = "the name of a photo", photos[0]
+    elif either:
+        what, shown = "labels of which one is meant", either[0]
+    else:
+        return
+    raise DataError(
+        f"{given['where']}: cells hold {what}, such as {shown!r:.80}; write the present labels "
+        "alone; if it belongs to their names, say what separates them with `--set separator=WORD`"
+    )
+
+
 def is_written_list(texts: Iterable[str]) -> bool:
     """Return whether every cell that is not empty is a list in brackets."""
     texts = [text for text in texts if text]
-    found = [re.match(BRACKETED, text, re.DOTALL) is not None for text in texts]
-    return bool(found) and all(found) and all(bracketed_list(text) is not None for text in texts)
+    found = [text for text in texts if re.match(BRACKETED, text, re.DOTALL)]
+    objects = all(text[0] == "{" for text in found)  # as Label Studio writes several choices
+    whole = len(found) == len(texts) or objects
+    return bool(found) and whole and all(written_or_plain(text) is not None for text in texts)
 
 
 def split_text(text: str, separator: str | Sequence[str]) -> list[str]:
@@ -871,19 +1045,19 @@ def mark_points(counts: Mapping[str, int], given: Given) -> list[RoleChoice]:
     """
     if given.get("separator"):
         return [RoleChoice()]
-    no_label = NONE_WORDS | UNKNOWN_WORDS
-    texts = [text for text in counts if text.casefold() not in no_label]
+    texts = [text for text in counts if not no_label(text)]
     levels = given.get("levels")
     if (names := given.get("names")) is not None:
         return _marks_of_names(texts, (*STRONG, *COMMAS, *WEAK, *SOFT), {str(n) for n in names})
     strong = _marks_in(texts, STRONG, levels)
     units = [*{unit for text in texts for unit in split_text(text, strong)}] if strong else texts
-    units = [unit for unit in units if unit.casefold() not in no_label]
+    units = [unit for unit in units if not no_label(unit)]
     commas = _marks_in(units, COMMAS, levels)
     weak = _marks_in(units, WEAK, levels)
     if not strong and any(text.startswith("#") for text in texts) and "#" not in weak:
         weak.append("#")
     soft = [mark for mark in _marks_in(units, SOFT, levels) if evidence(units, [mark]).some]
+    soft += _other_marks(units, {*STRONG, *COMMAS, *SOFT, *WEAK, levels})
     rest = [*commas, *weak, *soft]
     if not rest:
         return [RoleChoice()] if strong in ([], ["|"]) else [_by_marks(texts, strong)]
@@ -909,6 +1083,20 @@ def mark_points(counts: Mapping[str, int], given: Given) -> list[RoleChoice]:
     if commas and len(rest) > len(commas):
         found.append(_by_marks(texts, [*strong, *commas], False))
     found.append(_by_marks(texts, strong or ["|"], False))
+    return found
+
+
+def _other_marks(units: Sequence[str], known: Collection[str | None]) -> list[str]:
+    """Return further signs, and short words, between parts that are all labels by themselves."""
+    alone = {*units}
+    signs = {sign for unit in units for sign in re.findall(r"[^\w\s().'\"]+", unit)} - {"-"}
+    words = {word for unit in units for word in re.findall(r"(?<=\s)\w{1,4}(?=\s)", unit)}
+    links = {f" {word} " for word in words - alone if not EITHER.fullmatch(f" {word} ")}
+    found = []
+    for mark in sorted((signs | links).difference(known)):
+        parts = [split_text(unit, mark) for unit in units if mark in unit]
+        if any(len(cells) > 1 and alone.issuperset(cells) for cells in parts):
+            found.append(mark)
     return found
 
 
@@ -959,12 +1147,22 @@ def blank_points(
         held = [name for name in spaced if " " in name and shared & {*name.split()}]
         if joint == " " and not joined and 2 * len(held) >= sum(" " in name for name in spaced) > 0:
             joined = held
+        spaced_words = {word for name in spaced if " " in name for word in name.split()}
+        several = sum(" " in name for name in spaced)
+        numeric = all(re.fullmatch(r"[\d ]+", part) for part in parts)
+        thousands = all(re.fullmatch(r"\d{1,3}( \d{3})*", part) for part in parts)
+        if joint == " " and ((several > 1 and spaced_words <= {*parts}) or numeric > thousands):
+            return [RoleChoice({"separator": joint}, "", "labels are separated by a blank")]
         if joined and (joint == " " or alone):
             shown = MARK_NAMES.get(joint, repr(joint))
             return [
                 RoleChoice({"separator": joint}, f"labels separated by {shown}", clear=False),
                 RoleChoice({"separator": "|"}, "one label in each cell", clear=False),
             ]
+    holding = [(name, word) for name in parts for word in name.split() if word in parts]
+    for name, word in [pair for pair in holding if pair[0] != pair[1]][:1]:
+        one = f"{name!r} is read as one label, and {word!r} as another"
+        return [RoleChoice(note=f"{one}; give `--set 'separator= '` if blanks part labels")]
     return []
 
 
@@ -972,17 +1170,15 @@ def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[R
     """Return what words such as ``none``, ``nan`` and ``?`` may mean."""
     if given.get("means_none") is not None or given.get("means_unknown") is not None:
         return [RoleChoice()]
-    integers = [part for part in parts if INTEGER.fullmatch(part) and part != "-1"]
-    classes = len(integers) > 2 or numbers or any(map(CODES.fullmatch, parts))
+    codes = [part for part in parts if NUMBER.fullmatch(part) and part != "-1"]
+    classes = len(codes) > 2 or numbers or any(map(CODES.fullmatch, parts))
     found: dict[str, list[str]] = {"none": [], "unknown": []}
     for part in parts:
         word = part.casefold()
-        if (word == "0" and classes) or (word == "-1" and numbers):
+        if (word in ("0", "0.0") and classes) or (word == "-1" and numbers):
             continue
-        if word in UNKNOWN_WORDS:
-            found["unknown"].append(part)
-        elif word in NONE_WORDS:
-            found["none"].append(part)
+        if meaning := no_label(part):
+            found[meaning].append(part)
     every = [*found["none"], *found["unknown"]]
     if not every:
         return [RoleChoice()]
@@ -999,7 +1195,8 @@ def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[R
         means = "none of the labels" if meaning == "none" else "unknown"
         phrase = f"{shown} {verb} {means}"
         choices.append(RoleChoice({f"means_{meaning}": every}, phrase, phrase, False))
-    if not all(word.casefold() in SURELY_NO_LABEL for word in every):
+    signs = {word for word in every if not any(map(str.isalnum, word))}
+    if not all(word in signs or word.casefold() in SURELY_NO_LABEL for word in every):
         are = "is a label" if len(every) == 1 else "are labels"
         choices.append(RoleChoice({"means_none": []}, f"{shown} {are}", "", False))
     return choices

@@ -3,7 +3,6 @@
 Only regular files are opened: a pipe or a device in a folder could be read for ever.
 """
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,24 +85,6 @@ def require_file(path: Path) -> Path:
     if path.exists():
         raise DataError(f"{path}: must be a regular file, not a folder, pipe or device")
     raise DataError(f"{path}: the file is missing")
-
-
-def read_csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that must have these columns; a short row ends in blanks.
-
-    Cells may be separated by commas, or by semicolons or tabs, as spreadsheets save them.
-    """
-    try:
-        with require_file(path).open(encoding="utf-8-sig", newline="") as stream:
-            head = stream.readline()
-            stream.seek(0)
-            table = csv.DictReader(stream, strict=True, delimiter=max(",;\t", key=head.count))
-            for name in columns:
-                if name not in (table.fieldnames or ()):
-                    raise DataError(f"{path}: there is no column {name!r}")
-            return [{key: value or "" for key, value in row.items() if key} for row in table]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: the table cannot be read ({error})") from None
 
 
 def read_json(path: Path) -> Any:

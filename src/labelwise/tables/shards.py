@@ -43,9 +43,17 @@ from labelwise.base.storage import (
     storage_at,
     without_options,
 )
+from labelwise.base.text import counted
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, find_images
-from labelwise.pictures.sources import Blocks, EncodedImages, SpanImages, TarMember, tar_members
+from labelwise.pictures.sources import (
+    Blocks,
+    EncodedImages,
+    FileImages,
+    SpanImages,
+    TarMember,
+    tar_members,
+)
 from labelwise.tables.columns import TableColumns, Vocabulary
 from labelwise.tables.rows import from_rows, label_names, parse_json, require_file
 from labelwise.tables.table import SPLIT_WORDS, LabelTable
@@ -87,7 +95,11 @@ def read_folder(path: Path) -> LabelTable:
     if all(re.sub(r"[\d_-]+$", "", name).lower() in SPLIT_WORDS for name in classes):
         listed = ", ".join(map(repr, classes))
         raise DataError(f"{path}: the folders {listed} are splits, not classes; {way_out}")
-    table = from_rows((path, files), labels, split=split or None, name=printable(path.name))
+    name = printable(path.name or path.resolve().name)
+    table = from_rows((path, files), labels, split=split or None, name=name)
+    if isinstance(table.images, FileImages) and (odd := list(table.images.real_names)):
+        photos = counted(len(odd), "photo")
+        notes += (f"{photos} with a name that is not UTF-8, such as {odd[0]}; no table names it",)
     return table.noted(*notes)
 
 

@@ -9,7 +9,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -25,7 +24,6 @@ from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.tables.columns import (
-    STATES,
     At,
     MinusOne,
     SparseRows,
@@ -33,13 +31,13 @@ from labelwise.tables.columns import (
     Vocabulary,
     alike_names,
     first_true,
-    names_of_joined_labels,
     read_lists,
     read_one_hot,
     read_shares,
 )
-from labelwise.tables.reading import OUT, as_setting, word_points
+from labelwise.tables.reading import OUT
 from labelwise.tables.table import SPLIT_WORDS, SPLITS, LabelSets, LabelTable, SoftLabels
+from labelwise.tables.words import STATES
 from labelwise.types import nearest
 
 Alike = Literal["one", "several"]
@@ -109,11 +107,11 @@ class TableBuilder:
         alike: Alike | None = None,
     ) -> None:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
-        self.separated = separator is not None or vocabulary.closed or layout.labels is None
+        self.strict = separator is None
         self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
         self.states, self.splits, self.alike = states, splits or {}, alike
         self.set_aside: Counter[str] = Counter()
-        self.words, self.asks = words or {}, words is None
+        self.words = words or {}
         self.paths: list[Any] = []
         self.images = _Spool()
         self.present: list[SparseRows] = []
@@ -202,9 +200,7 @@ class TableBuilder:
             raise DataError(f"{name}: the table is empty")
         if self.split and len(self.split) != len(self.present):
             raise DataError("either all files must have a split or none")
-        self._look_for_words(name)
         alike = self._look_alike(name)
-        blanks = () if self.separated else self._look_for_blanks(name)
         aside = [
             f"left out: {counted(count, 'row')} whose split is {repr(word) if word else 'empty'}"
             for word, count in self.set_aside.items()
@@ -244,7 +240,7 @@ class TableBuilder:
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
-            (*self.columns.taken, *blanks, *([NEVER_0] if asks_minus_one else []), *alike, *aside),
+            (*([NEVER_0] if asks_minus_one else []), *alike, *aside),
             soft,
         )
 
@@ -258,75 +254,22 @@ class TableBuilder:
             raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
         return SoftLabels(_sets(self.soft, columns, width), np.concatenate(self.shares)[order])
 
-    def _look_for_words(self, where: str) -> None:
-        """Ask about labels such as "No Finding" and "todo", which may mean none or unknown."""
-        if not self.asks or self.vocabulary.closed or self.columns.labels is None:
-            return
-        numbers = self.vocabulary.numbers
-        uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
-        choices = word_points(
-            {n: uses[numbers[n]] for n in numbers}, {}, all(map(str.isdigit, numbers))
-        )
-        if len(choices) > 1:
-            ways = []
-            for choice in choices:
-                typed = " ".join(map(as_setting, choice.options, choice.options.values()))
-                ways.append(f"{choice.phrase}: `{typed}`")
-            raise DataError(
-                f"{where}: {self.columns.labels!r} holds words that may be no label. Say "
-                f"{'; or '.join(ways)}"
-            )
-
     def _look_alike(self, where: str) -> tuple[str, ...]:
-        """Return notes on labels that look alike; make them one, or ask, as ``alike`` says."""
+        """Return notes on labels that look alike; make them one where ``alike`` says so."""
         notes = []
         if respelled := sorted(self.vocabulary.respelled):
             names = counted(len(respelled), "label")
             shown = listed([*map(repr, respelled)], 3)
             notes.append(f"{names} in two Unicode spellings or with hidden characters: {shown}")
         groups = [] if self.vocabulary.closed else alike_names(self.vocabulary.numbers)
-        if not groups or self.alike == "several":
+        if not groups or self.alike != "one":
             return tuple(notes)
         shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:5])
-        if self.alike is None:
-            raise DataError(
-                f"{where}: labels that look alike: {shown}; give `--set alike=one` if they are "
-                "one label, or `--set alike=several` if they differ"
-            )
         uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
         for group in groups:
-            self.vocabulary.merge(group, max(group, key=lambda n: uses[self.vocabulary.numbers[n]]))
+            most = max(group, key=lambda n: (n[-1].isalnum(), uses[self.vocabulary.numbers[n]]))
+            self.vocabulary.merge(group, most)
         return (*notes, f"read as one label each: {shown}")
-
-    def _look_for_blanks(self, where: str) -> tuple[str, ...]:
-        """Raise a DataError where blanks seem to part the labels of a cell, and nothing else does.
-
-        Where only some words are labels, as in "dog" beside "hot dog", a note says so.
-        """
-        if any((rows.sizes > 1).any() for rows in self.present):
-            return ()
-        number_of, parts = (
-            self.vocabulary.numbers,
-            "give `--set 'separator= '` if blanks part labels",
-        )
-        names = list(number_of)
-        joined = names_of_joined_labels(names)
-        if not joined:
-            notes = (
-                f"{name!r} is read as one label, and {word!r} as another; {parts}"
-                for name in names
-                for word in name.split()
-                if word in number_of and name != word
-            )
-            return tuple(islice(notes, 1))
-        sizes = np.concatenate([rows.sizes for rows in self.present])
-        numbers = np.concatenate([rows.numbers for rows in self.present])
-        entry = int(np.isin(numbers, [number_of[name] for name in joined]).argmax())
-        row, name = int(np.flatnonzero(sizes)[entry]), names[int(numbers[entry])]
-        raise DataError(
-            f"{where}, row {row + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
-            f"labels of other rows too; {parts}, or `--set 'separator=|'` if they belong to names"
-        )
 
     def _add_labels(self, batch: Any, at: At) -> None:
         layout = self.columns
@@ -369,7 +312,7 @@ class TableBuilder:
         everything: bool = False,
     ) -> SparseRows:
         column = batch.column(header)
-        strict = not self.separated
+        strict = self.strict and not self.vocabulary.closed
         rows = read_lists(column, header, self.vocabulary, at, self.separator, words, strict)
         if rows.everything.any() and not everything:
             raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")

@@ -30,15 +30,11 @@ from labelwise.base.text import FORMULA, counted, first_line, from_cell, listed,
 from labelwise.errors import DataError, QuestionError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.columns import (
-    STATES,
-    USUAL_PATHS,
     ColumnNames,
     MinusOne,
     TableColumns,
     Vocabulary,
     find_columns,
-    folded,
-    holds_states,
 )
 from labelwise.tables.reading import (
     OUT,
@@ -47,6 +43,7 @@ from labelwise.tables.reading import (
     RoleChoice,
     as_list,
     as_setting,
+    label_points,
     mark_points,
     readings,
 )
@@ -54,6 +51,8 @@ from labelwise.tables.rows import inner, label_names, parse_json, require_file
 from labelwise.tables.table import SPLITS, LabelTable
 from labelwise.tables.table_builder import Alike, TableBuilder
 from labelwise.tables.text_files import TextFile, frame_of, open_text
+from labelwise.tables.words import MEANINGS, STATES, USUAL_PATHS, folded
+from labelwise.types import nearest
 
 BLOCK_BYTES = 1 << 22
 BATCH_ROWS = 16384
@@ -61,6 +60,7 @@ BATCH_BYTES = 1 << 26
 READ_BYTES = 1 << 20
 MOST_COLUMNS = 100_000  # each takes 9 kB of memory while it is read
 MOST_LINES = 100  # that one row may go on over, where a file is broken
+MOST_BROKEN = 4  # one line of so many: more are not left out, but written in another way
 SHOWN, SHOWN_TEXT = 10, 80  # broken lines, and letters of each
 
 
@@ -171,10 +171,12 @@ class _Layout:
 
     def require_whole(self) -> None:
         if broken := self.broken():
+            lines = sum(1 for _ in self.records())
+            few = len(broken) * MOST_BROKEN < lines
             raise DataError(
                 f"{self.name}: {self.complaint(broken)}. Put quotes around a cell that holds "
-                f'{self.delimiter!r}, as in "dog{self.delimiter}beach", correct the lines, or '
-                "leave them out with `--skip-broken`"
+                f'{self.delimiter!r}, as in "dog{self.delimiter}beach", or correct the lines'
+                f"{', or leave them out with `--skip-broken`' if few else ''}"
             )
 
 
@@ -217,7 +219,7 @@ def _delimited_batches(
         include_columns=columns,
         strings_can_be_null=False,
     )
-    empty = 0
+    empty = repeated = 0
     try:
         stream = source if isinstance(source, Path) else pa.BufferReader(source)
         with arrow_csv.open_csv(stream, reading, parsing, converting) as reader:
@@ -228,6 +230,10 @@ def _delimited_batches(
                     looked = True
                     layout.require_whole()
                 batch = pa.record_batch(_from_cells(batch.columns), wanted)
+                again = _repeated_header(batch, wanted)
+                if again is not None:
+                    repeated += int(again.sum())
+                    batch = batch.filter(pa.array(~again))
                 blank = _blank_rows(batch)
                 if blank is not None:
                     empty += int(blank.sum())
@@ -237,11 +243,24 @@ def _delimited_batches(
         if not skip_broken:
             layout.require_whole()
         reason = first_line(error)
-        if "Empty CSV" in reason:
+        if "Empty CSV" in reason or "Could not skip" in reason:  # the header is all there is
             return
         raise DataError(f"{layout.name}: the table cannot be read ({reason})") from None
     if empty:
-        left_out.append(f"left out: {counted(empty, 'row')} of only empty cells")
+        left_out.append(f"left out: {counted(empty, 'row')} without a photo and labels")
+    if repeated:
+        left_out.append(f"left out: {counted(repeated, 'row')} with the names of the columns again")
+
+
+def _repeated_header(batch: Any, names: Sequence[str]) -> NDArray[np.bool_] | None:
+    """Return which rows repeat the header, as tables do that were put together, None if none."""
+    again: NDArray[np.bool_] | None = None
+    for name, column in zip(names, batch.columns, strict=True):
+        same = np.asarray(pc.equal(column, name))
+        again = same if again is None else again & same
+        if not again.any():
+            return None
+    return again if len(names) > 1 else None
 
 
 def _blank_rows(batch: Any) -> NDArray[np.bool_] | None:
@@ -477,11 +496,15 @@ def read_tables(
     delimiter = "\t" if delimiter == "tab" else delimiter
     if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii()):
         raise SettingsError(f"delimiter must be one character or 'tab', got {delimiter!r}")
+    for column, value in (columns or {}).items():
+        if column in MEANINGS and column != "labels" and not isinstance(value, str):
+            raise SettingsError(f"columns.{column} is one column, got {value!r}")
+        if column not in MEANINGS:
+            raise SettingsError(f"a column cannot mean {column!r}{nearest(column, MEANINGS)}")
     for word, meaning in (splits or {}).items():
         if meaning not in (*SPLITS, OUT):
             raise SettingsError(f"splits.{word} must be train, val, test or out, got {meaning!r}")
-    given: dict[str, Any] = {
-        "where": files[0][0].name,
+    given = _options(files[0][0].name) | {
         "columns": dict(columns or {}),
         "ignore": [ignore] if isinstance(ignore, str) else list(ignore),
         "names": label_names(names),
@@ -528,35 +551,43 @@ class _Reader:
     def read(self, sample: int | None) -> LabelTable | None:
         """Return the table; None if rows that were not looked at may be read in another way."""
         cells = self.look(sample)
-        stream, text_only = self.streams[0], self.streams[0].text_only
-        given = self.given
-        stated = {
-            meaning: header
-            for meaning, header in stream.meanings.items()
-            if meaning not in stream.header and header not in given["ignore"]
-        }
-        given = {**given, "columns": stated | given["columns"]}
-        if stream.class_names is not None and any(map(stream.class_names, stream.header)):
-            given["classes"] = True
-        found, clear = readings(cells, given, text_only)
-        if not clear:
-            if not self.saw_all:
-                return None
-            self.ask(found, given, cells)
-        chosen = found[0]
-        options = _laid_over(given, chosen.options)
+        settled = self.settle(cells, ask=self.saw_all)
+        if settled is None:
+            return None
+        options, notes = settled
         suffix = self._suffix(cells, options)
         table = self.build({**options, "extension": options["extension"] or suffix})
-        if not self.saw_all and given["names"] is None and not options["separator"]:
-            known = {name: 1 for name in table.space.names}
-            if options["one_hot"] is None and mark_points(known, options) != [RoleChoice()]:
-                return None
-        notes = [note for note in chosen.notes if note]
+        if not self.saw_all and self.may_change(table, options):
+            return None
         if suffix:
-            notes.append(f"the names of photos get the suffix {suffix}")
+            notes = [*notes, f"the names of photos get the suffix {suffix}"]
         written = [note for stream in self.streams for note in (*stream.notes, *stream.left_out)]
         table = replace(table, reading=_stated(options) | ({"extension": suffix} if suffix else {}))
         return table.noted(*written, *(["; ".join(notes)] if notes else []))
+
+    def settle(self, cells: list[Cells], ask: bool) -> tuple[dict[str, Any], list[str]] | None:
+        """Return the options of the clearly right reading, and its notes; else ask, or None."""
+        stream, given = self.streams[0], self.given
+        given = {**given, "columns": _stated_columns(stream, given["ignore"]) | given["columns"]}
+        if stream.class_names is not None and any(map(stream.class_names, stream.header)):
+            given["classes"] = True
+        found, clear = readings(cells, given, stream.text_only)
+        if not clear and not ask:
+            return None
+        if not clear:
+            self.ask(found, given, cells)
+        return _laid_over(given, found[0].options), [note for note in found[0].notes if note]
+
+    def may_change(self, table: LabelTable, options: Mapping[str, Any]) -> bool:
+        """Return whether rows that were not looked at hold what a person would be asked about."""
+        if options["one_hot"] is not None or options["names"] is not None:
+            return False
+        counts = Counter(dict(zip(table.space.names, table.present.counts().tolist(), strict=True)))
+        settled = {**options, "separator": options["separator"] or "|"}
+        named = Cells("labels", 0, counts)
+        marks = not options["separator"] and mark_points(counts, options) != [RoleChoice()]
+        points = label_points([named], settled)
+        return marks or len(points) > 1 or bool(points[0].options) or not points[0].clear
 
     def look(self, sample: int | None) -> list[Cells]:
         """Return the distinct cells of each column in the first rows, or in all."""
@@ -655,6 +686,13 @@ class _Reader:
         except DataError:
             return ""
         return suffixes.pop() if len(suffixes) == 1 and suffixes <= IMAGE_SUFFIXES else ""
+
+
+def _options(where: str) -> dict[str, Any]:
+    """Return the options of a reading that leave everything open."""
+    kinds = "names separator minus_one levels means_none means_unknown one_hot splits alike"
+    empty = {"columns": {}, "ignore": [], "extension": "", "soft": False}
+    return {"where": where, **empty, "present": (), "absent": (), **dict.fromkeys(kinds.split())}
 
 
 def _laid_over(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -756,27 +794,34 @@ def known_labels(
     return given
 
 
-def layout_of(
-    stream: TabularFile,
-    where: str,
-    columns: ColumnNames | None,
-    ignore: Sequence[str],
-    one_hot: Sequence[str] | None = None,
-) -> TableColumns:
-    """Return what the columns mean; one called as labels usually are may be a label's own."""
-    stated: dict[str, Any] = {
+def _stated_columns(stream: TabularFile, ignore: Sequence[str]) -> dict[str, Any]:
+    """Return the columns whose meaning the file's format states."""
+    return {
         meaning: header
         for meaning, header in stream.meanings.items()
         if meaning not in stream.header and header not in ignore
     }
-    stated |= columns or {}
-    find = partial(find_columns, stream.header, where, stated, ignore, stream.text_only)
-    layout = find(one_hot=one_hot)
-    if layout.labels is not None and any(repr(layout.labels) in note for note in layout.taken):
-        batch = next(stream.batches([layout.labels]), None)
-        if batch is not None and holds_states(batch.column(0)):
-            return find(usual=["path"])
-    return layout
+
+
+def layout_of(
+    stream: TabularFile,
+    where: str,
+    columns: ColumnNames | None = None,
+    ignore: Sequence[str] = (),
+    one_hot: Sequence[str] | None = None,
+) -> TableColumns:
+    """Return what the columns mean by their names, what the format states, and ``columns``."""
+    stated = _stated_columns(stream, ignore) | dict(columns or {})
+    return find_columns(stream.header, where, stated, ignore, stream.text_only, one_hot)
+
+
+def read_layout(file: Path) -> tuple[TabularFile, TableColumns]:
+    """Return a table's file and what its columns mean by its first rows; ask where it is open."""
+    stream = open_tabular(require_file(file))
+    reader = _Reader([(file, None)], [stream], _options(file.name), None, None)
+    options, _ = reader.settle(reader.look(SAMPLE_ROWS), ask=True) or (reader.given, [])
+    columns, ignore, one_hot = (options[key] for key in ("columns", "ignore", "one_hot"))
+    return stream, layout_of(stream, file.name, columns, ignore, one_hot)
 
 
 def open_tabular(
@@ -798,3 +843,19 @@ def open_tabular(
         if value:
             raise SettingsError(f"{file.name}: {option} is for CSV, TSV and TXT files")
     return opener(file)
+
+
+def read_csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a table that must have these columns, each cell as text without blanks."""
+    stream = open_tabular(require_file(path))
+    if TABULAR[path.suffix.lower()] is open_delimited and open_text(path).is_guessed:
+        raise DataError(f"{path} cannot be read: it is not UTF-8 text; save it as CSV UTF-8")
+    for name in columns:
+        if name not in stream.header:
+            raise DataError(f"{path}: there is no column {name!r}{nearest(name, stream.header)}")
+    headers = [name for name in dict.fromkeys(stream.header) if name]
+    rows = (row for batch in stream.batches(headers) for row in batch.to_pylist())
+    return [
+        {key: "" if cell is None else str(cell).strip() for key, cell in row.items()}
+        for row in rows
+    ]

@@ -5,21 +5,26 @@ Windows, gzip, an Excel workbook) is held in memory as UTF-8 while it is read.
 """
 
 import codecs
+import contextlib
 import csv
 import gzip
 import io
 import re
+import unicodedata
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from labelwise.base.text import counted, one_line
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError, QuestionError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.tables.columns import USUAL_LABELS, USUAL_PATHS, folded
+from labelwise.tables.rows import parse_xml
+from labelwise.tables.words import USUAL_LABELS, USUAL_PATHS, folded
 
 HEAD_BYTES = 1 << 22  # in which the header must end
 LOOKED_AT = 1 << 16  # bytes by which the delimiter and the header line are found
@@ -28,12 +33,45 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 EXCEL_DELIMITER = re.compile(rb"(?:\xef\xbb\xbf)?sep=([;,\t|])\r?\n", re.IGNORECASE)
 MARKS = (",", ";", "\t", "|")
 WINDOWS = "cp1252"
+STRANGE_IN_WORDS = re.compile(
+    r"(?:[^\W\d_])[¡-©«-±´-¹»-¿€‚ƒ„…†‡ˆ‰‹•˜™›](?:[^\W\d_])|[a-zß-ÿ][ŠŒŽŸÀ-ÖØ-Þ][a-zß-ÿ]"
+)
+STRANGE_IN_WESTERN = re.compile(
+    rf"[À-ÖØ-öø-ÿ]{{3}}|[ÐÝÞðýþ]|[³¿¹£¥¯¼¶Ÿ][a-zß-ÿ]|[a-zß-ÿ][³¿¹£¥¯¼¶Ÿ]|{STRANGE_IN_WORDS.pattern}"
+)
+LATIN = {"LATIN", "?"}
+SCRIPTS = {
+    "cp1250": LATIN,
+    "cp1254": LATIN,
+    WINDOWS: LATIN,
+    "cp1251": LATIN | {"CYRILLIC"},
+    "shift_jis": LATIN | {"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"},
+    "gb18030": LATIN | {"CJK"},
+    "euc-kr": LATIN | {"HANGUL"},
+    "cp1253": LATIN | {"GREEK"},
+    "mac-roman": LATIN,
+    "cp850": LATIN,
+}
+OTHER_CODES = {
+    "cp1251": "Cyrillic",
+    "shift_jis": "Japanese",
+    "euc-kr": "Korean",
+    "gb18030": "Chinese",
+    "cp1253": "Greek",
+    "cp1250": "Polish, Czech or Hungarian",
+    "cp1254": "Turkish",
+    WINDOWS: "Icelandic",
+    "mac-roman": "an old Mac",
+    "cp850": "DOS",
+}
 HEADLESS = "no line names the columns: the first one names a photo too"
 OTHER_FILES: dict[str, tuple[bytes, ...]] = {
     "a PDF": (b"%pdf",),
     "a web page": (b"<!doctype html", b"<html", b"<table"),
     "a picture": (b"\xff\xd8\xff", b"\x89png"),
 }
+BOOK_PARTS = re.compile(r"xl/(workbook|sharedStrings|worksheets/[^/]+)\.xml")
+LARGEST_BOOK, MOST_CELLS = 1 << 30, 1 << 27  # of a workbook: bytes, unpacked, and cells
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 
 
@@ -43,6 +81,7 @@ class TextFile:
 
     source: Path | bytes
     notes: tuple[str, ...] = ()
+    is_guessed: bool = False  # the encoding, as that of Windows
 
     def open(self) -> Any:
         return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
@@ -79,13 +118,13 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
         start = content[:LOOKED_AT]
     if encoding is None:
         encoding = _by_first_bytes(start)
-    if encoding is None and packed:
-        encoding = None if _is_utf8(io.BytesIO(content)) else WINDOWS
-    elif encoding is None:
-        with path.open("rb") as whole:
+    if encoding is None:
+        with io.BytesIO(content) if packed else path.open("rb") as whole:
             encoding = None if _is_utf8(whole) else WINDOWS
         if encoding == WINDOWS:
-            _require_no_utf8(path)
+            if not packed:
+                _require_no_utf8(path)
+            _require_western(path.name, content if packed else path.read_bytes())
             notes.append("")
     if encoding is None:
         plain = content if packed else path
@@ -103,15 +142,16 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
         word = next((word for word in re.findall(r"\w+", text) if not word.isascii()), "")
         such = f", such as {word!r}" if word else ""
         notes = [f"{path.name} is not UTF-8; it is read as Windows text (cp1252){such}"]
-    return TextFile(text.encode(), tuple(notes))
+    return TextFile(text.encode(), tuple(notes), bool(notes))
 
 
 def _by_first_bytes(start: bytes) -> str | None:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
-    if b"\0" in start:
-        return "utf-16-le" if start[1::2].count(0) > start[::2].count(0) else "utf-16-be"
-    return None
+    first, second = start[::2].count(0), start[1::2].count(0)
+    if 4 * max(first, second) <= len(start):  # a null here and there, in text of single bytes
+        return None
+    return "utf-16-le" if second > first else "utf-16-be"
 
 
 def _is_utf8(stream: Any) -> bool:
@@ -127,48 +167,104 @@ def _is_utf8(stream: Any) -> bool:
 
 def _require_no_utf8(path: Path) -> None:
     """Stop at the first line that is not UTF-8, if other letters beyond ASCII are."""
-    broken, right = 0, False
+    broken, right, wrong = 0, 0, 0
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            letters = {*line.decode(errors="replace")}
-            right = right or any(ord(letter) > 127 for letter in letters - {"\ufffd", "\ufeff"})
+            letters = [letter for letter in line.decode(errors="replace") if letter > "\x7f"]
+            wrong += letters.count("\ufffd")
+            right += sum(letter not in "\ufffd\ufeff" for letter in letters)
             broken = broken or number * ("\ufffd" in letters)
-    if right:
+    if right and right >= wrong:
         raise DataError(
             f"{path.name}, line {broken}: it is not UTF-8 text, and others are; correct it, "
             "or save the whole table as UTF-8"
         )
 
 
+def _require_western(name: str, content: bytes) -> None:
+    """Stop where the text cannot be read as cp1252, or would be words that nobody writes.
+
+    Letters beyond ASCII come one or two at a time in the languages of cp1252, and no signs such as
+    ``³`` stand inside its words.
+    """
+    try:
+        strange = STRANGE_IN_WESTERN.search(content.decode(WINDOWS))
+    except UnicodeError:
+        strange = STRANGE_IN_WESTERN.search("³o")
+    if strange is None:
+        return
+    ways = []
+    for code, language in OTHER_CODES.items():
+        with contextlib.suppress(UnicodeError):
+            text = content.decode(code)
+            words = [word for word in re.findall(r"[^\W\d_]+", text) if not word.isascii()]
+            letters = {unicodedata.name(letter, "?").split()[0] for letter in "".join(words)}
+            if words and letters <= SCRIPTS[code] and not STRANGE_IN_WORDS.search(text):
+                shown = ", ".join(dict.fromkeys(words[:3]))
+                ways.append(f"{language}, as in {shown}: `--set encoding={code}`")
+    listing = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways[:4], 1))
+    which = f". Say which by adding its option to the command:{listing}" if ways else ""
+    raise QuestionError(
+        f"{name}: it is not UTF-8 text, and no Western Windows text (cp1252) either; save it as "
+        f"UTF-8, or name its encoding with `--set encoding=NAME`{which}"
+    )
+
+
 def workbook_as_csv(path: Path) -> bytes:
-    """Return the first sheet of an .xlsx workbook as CSV with commas."""
-    if not zipfile.is_zipfile(path) or "xl/workbook.xml" not in zipfile.ZipFile(path).namelist():
-        raise DataError(f"{path.name}: a zip file, and no table; unpack it and give the table")
+    """Return the one sheet of an .xlsx workbook that holds cells, as CSV with commas."""
     try:
-        from openpyxl import load_workbook
-    except ModuleNotFoundError:
+        with zipfile.ZipFile(path) as book:
+            if sum(info.file_size for info in book.infolist()) > LARGEST_BOOK:
+                raise DataError(f"{path.name}: the workbook is too large; save it as CSV UTF-8")
+            parts = {
+                name: parse_xml(book.read(name), f"{path.name}, {name}")
+                for name in book.namelist()
+                if BOOK_PARTS.fullmatch(name)
+            }
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, zlib.error) as error:
         raise DataError(
-            f"{path.name}: this is an Excel workbook. Save it as 'CSV UTF-8' in Excel, or let "
-            "labelwise read workbooks: pip install 'labelwise[excel]'"
+            f"{path.name}: a zip file, and no table ({error}); export it again"
         ) from None
-    book = load_workbook(path, read_only=True, data_only=True)
-    try:
-        sheets = book.sheetnames
-        if len(sheets) > 1 and any(book[name].max_row for name in sheets[1:]):
-            filled = [name for name in sheets if next(book[name].iter_rows(max_row=1), ())]
-            if len(filled) > 1:
-                listed = ", ".join(map(repr, filled))
-                raise DataError(
-                    f"{path.name}: the workbook has several sheets ({listed}); save the one with "
-                    "the labels as CSV"
-                )
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        for row in book[sheets[0]].iter_rows(values_only=True):
-            writer.writerow("" if cell is None else cell for cell in row)
-    finally:
-        book.close()
+    if "xl/workbook.xml" not in parts:
+        raise DataError(f"{path.name}: a zip file, and no table; unpack it and give the table")
+    shared = parts.get("xl/sharedStrings.xml")
+    texts = [] if shared is None else [_text_in(item) for item in shared.findall("{*}si")]
+    sheets = [name for name in parts if "/worksheets/" in name]
+    filled = {name: rows for name in sheets if (rows := _cells_of(parts[name], texts))}
+    if len(filled) != 1:
+        what = f"{len(filled)} sheets that hold cells" if filled else "no sheet that holds cells"
+        raise DataError(f"{path.name}: the workbook has {what}; save the right one as CSV UTF-8")
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(*filled.values())
     return text.getvalue().encode()
+
+
+def _text_in(node: ElementTree.Element) -> str:
+    return "".join(run.text or "" for run in node.findall(".//{*}t"))
+
+
+def _cells_of(sheet: ElementTree.Element, texts: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a sheet; a cell says its column, such as C7, or follows the last one."""
+    rows: list[dict[int, str]] = []
+    for row in sheet.findall(".//{*}row"):
+        cells: dict[int, str] = {}
+        for cell in row.findall("{*}c"):
+            place = 0
+            for letter in "".join(filter(str.isalpha, cell.get("r") or "")):
+                place = 26 * place + ord(letter) - ord("A") + 1
+            kind, value = cell.get("t"), cell.findtext("{*}v") or ""
+            if kind == "s" and value.isdecimal() and int(value) < len(texts):
+                value = texts[int(value)]
+            elif kind == "b":
+                value = "TRUE" if value == "1" else "FALSE"
+            cells[place or max(cells, default=0) + 1] = _text_in(cell) or value
+        rows.append(cells)
+    width = max((max(cells) for cells in rows if any(cells.values())), default=0)
+    if width * len(rows) > MOST_CELLS:
+        raise DataError(
+            f"a sheet has {width:,} columns and {len(rows):,} rows; save it as CSV UTF-8"
+        )
+    return [[cells.get(n, "") for n in range(1, width + 1)] for cells in rows] if width else []
 
 
 def frame_of(
@@ -257,9 +353,20 @@ def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, T
         rest = [row[len(header) :] for _, row in filled[chosen + 1 :]]
         if width > len(header) and not any(cell.strip() for cells in rest for cell in cells):
             header, right = [*header, *[""] * (width - len(header))], 1.0
+    body = [row for _, row in filled[chosen + 1 :]]
+    header = [
+        name if name.strip() or not _has_words(body, place) else f"column {place + 1}"
+        for place, name in enumerate(header)
+    ]
     above = [one_line(" ".join(row)) for _, row in filled[:chosen]]
     score = 0.0 if len(header) < 2 else 1 + right - 0.4 * bool(above)
     return score, TextLayout(mark, tuple(header), number)
+
+
+def _has_words(rows: Sequence[Sequence[str]], place: int) -> bool:
+    """Return whether a column holds more than numbers, such as those of rows."""
+    cells = [row[place].strip() for row in rows if len(row) > place]
+    return any(cells) and not all(cell.isdigit() for cell in cells if cell)
 
 
 def _is_photo(cell: str) -> bool:
@@ -277,9 +384,12 @@ def _header_row(rows: list[list[str]]) -> int:
         return 0 if any(map(_is_photo, row)) else sum(bool(cell.strip()) for cell in row)
 
     first = {folded(cell) for cell in rows[0]}
-    second = {folded(cell) for cell in rows[1]} if len(rows) > 1 else set()
-    if second & USUAL_PATHS and not first & USUAL_PATHS and len(rows[1]) == usual:
-        return 1
+    if not first & USUAL_PATHS:
+        for place, row in enumerate(rows[1:MOST_ABOVE], 1):
+            if {*map(folded, row)} & USUAL_PATHS and len(row) == usual:
+                return place
+            if any(map(_is_photo, row)):
+                break
     if usual < 2 or (len(rows[0]) == usual and names(rows[0]) != 1) or len(rows[0]) > usual:
         return 0
     if names(rows[0]) > 1 and first & (USUAL_PATHS | USUAL_LABELS):

@@ -40,10 +40,10 @@ from numpy.typing import NDArray
 from labelwise.base.names import Names
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages, ImageSource
-from labelwise.tables.reading import ABSENT, PRESENT
 from labelwise.tables.rows import require_file
 from labelwise.tables.table import LabelSets, LabelTable, SoftLabels
 from labelwise.tables.tabular import open_tabular
+from labelwise.tables.words import ABSENT, PRESENT
 from labelwise.types import LabelSpace, nearest
 
 HEADERS = {

@@ -17,18 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers.log import Answer
 from labelwise.base.text import counted
 from labelwise.errors import DataError, SettingsError
 from labelwise.tables.load import load
 from labelwise.tables.rows import is_file, read_json, require_file
 from labelwise.tables.table import LabelTable
-from labelwise.tables.tabular import TABULAR, json_objects
+from labelwise.tables.tabular import TABULAR, TabularFile, json_objects, open_tabular
 from labelwise.tables.votes import HEADERS as VOTE_HEADERS
 from labelwise.tables.votes import YES, Votes
 from labelwise.types import nearest
@@ -111,6 +110,7 @@ def _tag(value: Any) -> tuple[str, float | None] | None:
     return value.strip().casefold(), score
 
 
+Answer = Literal["yes", "no", "unsure"]  # as ``labelwise.answers`` keeps it
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 FoundUse = tuple[str, str, float | None]  # photo, tag, score
@@ -229,9 +229,10 @@ def read_tags(
     results, which count from the score ``at_least``.
     """
     suffix = path.suffix.lower()
-    header = list(TABULAR[suffix](require_file(path)).header) if suffix in TABULAR else []
     if trust is not None:
         return _trusted(path, trust)
+    stream = open_tabular(require_file(path)) if suffix in TABULAR and suffix != ".json" else None
+    header = list(stream.header) if stream is not None else []
     if suffix in (".jsonl", ".ndjson") and "labels" not in header and BY_MODELS & {*header}:
         return _language_model(path)
     if suffix == ".json" and require_file(path):
@@ -240,8 +241,9 @@ def read_tags(
         if isinstance(first, dict) and "image_id" in first and "category_id" in first:
             return _coco_results(path, content, images, at_least)
     photo, label = (_one_of(header, VOTE_HEADERS[name]) for name in ("photo", "label"))
-    if photo and label and "labels" not in header and not _one_of(header, VOTE_HEADERS["worker"]):
-        return _use_rows(path, photo, label, _one_of(header, SCORE_NAMES))
+    by_worker = _one_of(header, VOTE_HEADERS["worker"])
+    if stream and photo and label and "labels" not in header and not by_worker:
+        return _use_rows(path, stream, photo, label, _one_of(header, SCORE_NAMES))
     named = None if "labels" in header else _one_of(header, ("tags", "keywords"))
     options: dict[str, Any] = {} if named is None else {"columns": {"labels": named}}
     return TagTable.of_labels(load(path, check_files=False, duplicates="drop", **options))
@@ -251,14 +253,15 @@ def _one_of(header: Sequence[str], names: Sequence[str]) -> str | None:
     return next((name for name in header if name.strip().lower() in names), None)
 
 
-def _use_rows(path: Path, photo: str, label: str, score: str | None) -> TagTable:
+def _use_rows(
+    path: Path, stream: TabularFile, photo: str, label: str, score: str | None
+) -> TagTable:
     headers = [photo, label, *([] if score is None else [score])]
 
     def uses() -> Iterator[FoundUse]:
-        batches = TABULAR[path.suffix.lower()](path).batches(headers)
         rows = (
             zip(*(batch.column(name).to_pylist() for name in headers), strict=True)
-            for batch in batches
+            for batch in stream.batches(headers)
         )
         for number, row in enumerate(chain.from_iterable(rows), 1):
             where = f"{path.name}, row {number}"
@@ -266,13 +269,13 @@ def _use_rows(path: Path, photo: str, label: str, score: str | None) -> TagTable
                 raise DataError(f"{where}: it names no photo, or no tag")
             yield str(row[0]), str(row[1]), None if score is None else score_of(row[2], where)
 
-    return TagTable.of(path.name, uses())
+    return TagTable.of(path.name, uses(), notes=stream.notes)
 
 
 def score_of(value: Any, where: str) -> float:
     """Return a score, or raise a DataError that names its place."""
     try:
-        number = float(value)
+        number = float(value.replace(",", ".") if isinstance(value, str) else value)
     except (TypeError, ValueError):
         number = np.nan
     if not np.isfinite(number) or isinstance(value, bool):
