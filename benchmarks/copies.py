@@ -1,27 +1,28 @@
 """Which copies of photos are found, what a comparison costs, and how alike different photos get.
 
-    python benchmarks/copies.py PHOTOS_FOLDER [--coco TABLE.parquet --photos 2000]
+    python benchmarks/copies.py FOLDER_OF_PHOTOS [--different photos.npz] [--jobs 15] [-o FILE]
 
-Of each photo of the folder copies are made; each is compared with all photos as the verbs do it:
-the three nearest by features, then `labelwise.pictures.copies`. A parquet table with a column
-``image`` of encoded photos tells how alike different photos get: nearest pairs of all its pairs.
+Of each photo of the folder copies are made. Each is compared with all photos as the verbs do it:
+those that are alike by features, then `labelwise.pictures.copies`. A file .npz with grey photos
+``greys`` (n, 96, 96) and their ``features`` (n, D) tells how alike different photos get.
 """
 
 import argparse
 import io
 import json
+import tempfile
 import time
+from multiprocessing import Pool
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 from PIL import Image, ImageEnhance
 
 from labelwise.eyes import Eye, features
-from labelwise.pictures.copies import LINE, Pattern, evidence
+from labelwise.pictures.copies import LINE, Pattern, alike_by_features, evidence
 from labelwise.pictures.sources import FileImages
 
-NEAREST, SIDE = 3, 512
+SIDE = 512
 
 
 def crop(picture: Image.Image, share: float, rng: np.random.Generator) -> Image.Image:
@@ -65,89 +66,92 @@ def encoded(picture: Image.Image, quality: int) -> bytes:
     return file.getvalue()
 
 
-def unit_features(contents: list[bytes], folder: Path) -> np.ndarray:
+def seen_by_network(contents: list[bytes], folder: Path) -> np.ndarray:
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{number}.jpg" for number in range(len(contents))]
     for name, content in zip(names, contents, strict=True):
         (folder / name).write_bytes(content)
-    values = np.asarray(features(Eye.open(), FileImages(folder, names))[:], np.float32)
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
+    return np.asarray(features(Eye.open(), FileImages(folder, names), outputs=("means",))[:])
 
 
 def opened(content: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(content)).convert("RGB")
+    picture = Image.open(io.BytesIO(content))
+    picture.draft("L", (96, 96))
+    return picture
 
 
-def planted(photos: Path, work: Path, most: int) -> dict:
+def told(pair: tuple[Image.Image, Image.Image]) -> tuple[float, float, float]:
+    """Return the evidence of a pair, and the seconds to prepare both and to compare them."""
+    begun = time.process_time()
+    one, other = map(Pattern.of, pair)
+    prepared = time.process_time()
+    value = evidence(one, other)
+    return value, (prepared - begun) / 2, time.process_time() - prepared
+
+
+def planted(folder: Path, count: int, pool: "Pool") -> dict:
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".png"))
     pictures = []
-    for path in sorted(photos.glob("*.jpg"))[:most]:
+    for path in paths[:count]:
         picture = Image.open(path).convert("RGB")
         picture.thumbnail((SIDE, SIDE))
         pictures.append(picture)
-    rng = np.random.default_rng(0)
-    base = unit_features([encoded(picture, 95) for picture in pictures], work / "base")
-    begun = time.process_time()
-    patterns = [Pattern.of(picture) for picture in pictures]
-    prepared = (time.process_time() - begun) / len(pictures)
-    found, seconds, pairs, others = {}, 0.0, 0, []
-    for kind, make in KINDS.items():
-        quality = 30 if "quality" in kind else 90
-        copies = [encoded(make(picture, rng), quality) for picture in pictures]
-        values = unit_features(copies, work / kind)
-        right = []
-        for number, copy in enumerate(copies):
-            pattern = Pattern.of(opened(copy))
-            nearest = np.argsort(-(base @ values[number]))[:NEAREST].tolist()
-            begun = time.process_time()
-            told = {other: evidence(pattern, patterns[other]) for other in nearest}
-            seconds, pairs = seconds + time.process_time() - begun, pairs + NEAREST
-            right.append((number in told, told.get(number, 0.0) >= LINE))
-            others += [value for other, value in told.items() if other != number]
-        near, sure = np.mean(right, 0).round(3).tolist()
-        found[kind] = {"among the nearest": near, "found": sure}
-        print(kind, found[kind], flush=True)
+    rng, rows, others = np.random.default_rng(0), {}, []
+    base = [encoded(picture, 95) for picture in pictures]
+    with tempfile.TemporaryDirectory() as work:
+        of_base = seen_by_network(base, Path(work) / "base")
+        for number, (kind, make) in enumerate(KINDS.items()):
+            quality = 30 if "quality" in kind else 90
+            made = [encoded(make(picture, rng), quality) for picture in pictures]
+            both = np.concatenate([of_base, seen_by_network(made, Path(work) / str(number))])
+            pairs = alike_by_features(both, len(base)).tolist()
+            sides = [(opened(base[a]), opened(made[b - len(base)])) for a, b in pairs]
+            values = pool.map(told, sides, chunksize=8)
+            right = {b: v[0] for (a, b), v in zip(pairs, values, strict=True) if b - a == len(base)}
+            others += [v[0] for (a, b), v in zip(pairs, values, strict=True) if b - a != len(base)]
+            rows[kind] = {
+                "compared": round(len(right) / len(base), 3),
+                "found": round(sum(value >= LINE for value in right.values()) / len(base), 3),
+                "ms a pair": round(1000 * np.mean([v[2] for v in values]), 2),
+                "ms a photo": round(1000 * np.mean([v[1] for v in values]), 2),
+            }
+            print(kind, rows[kind], flush=True)
     return {
-        "photos": len(pictures),
-        "found": found,
-        "ms a photo prepared": round(1000 * prepared, 2),
-        "ms a pair": round(1000 * seconds / pairs, 2),
-        "other photos, largest": np.sort(others)[::-1][:5].round(2).tolist(),
+        "photos": len(base),
+        "found": rows,
+        "other photos compared": len(others),
+        "other photos, largest": np.sort(others)[::-1][:12].round(2).tolist(),
     }
 
 
-def different(table: Path, count: int, work: Path) -> dict:
-    contents = pq.read_table(table, columns=["image"])["image"].slice(0, count).to_pylist()
-    contents = [c["bytes"] if isinstance(c, dict) else c for c in contents]
-    values = unit_features(contents, work / "coco")
-    patterns = [Pattern.of(opened(content)) for content in contents]
-    pairs = set()
-    for row in range(len(values)):
-        alike = values @ values[row]
-        alike[row] = -1
-        pairs |= {tuple(sorted((row, int(other)))) for other in np.argsort(-alike)[:NEAREST]}
-    told = sorted(((evidence(patterns[a], patterns[b]), a, b) for a, b in pairs), reverse=True)
+def different(file: Path, pool: "Pool") -> dict:
+    known = np.load(file)
+    pairs, count = alike_by_features(known["features"].astype(np.float32)), len(known["greys"])
+    greys = [Image.fromarray(grey) for grey in known["greys"]]
+    values = pool.map(told, [(greys[a], greys[b]) for a, b in pairs.tolist()], chunksize=8)
+    rows = sorted(((v[0], *pair) for v, pair in zip(values, pairs.tolist(), strict=True)))[::-1]
     return {
-        "photos": len(values),
-        "pairs": len(values) * (len(values) - 1) // 2,
-        "looked at": len(told),
-        "at the line": sum(value >= LINE for value, *_ in told),
-        "largest": [[round(value, 2), a, b] for value, a, b in told[:10]],
+        "photos": count,
+        "pairs": count * (count - 1) // 2,
+        "compared": len(rows),
+        "at the line": sum(row[0] >= LINE for row in rows),
+        "largest": [[round(value, 2), a, b] for value, a, b in rows[:10]],
+        "ms a pair": round(1000 * np.mean([v[2] for v in values]), 2),
     }
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--coco", type=Path)
-    parser.add_argument("--photos", type=int, default=2000)
-    parser.add_argument("--planted", type=int, default=100)
-    parser.add_argument("--work", type=Path, default=Path("copies-work"))
+    parser.add_argument("--different", type=Path)
+    parser.add_argument("--photos", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
-    results = Path(__file__).parent / "results" / "copies.json"
-    known = json.loads(results.read_text()) if results.exists() else {}
-    known["planted"] = planted(asked.folder, asked.work, asked.planted)
-    results.write_text(json.dumps(known, indent=1) + "\n")
-    if asked.coco is not None:
-        known["different"] = different(asked.coco, asked.photos, asked.work)
-        results.write_text(json.dumps(known, indent=1) + "\n")
-        print(known["different"])
+    with Pool(asked.jobs) as pool:
+        results = {"planted": planted(asked.folder, asked.photos, pool)}
+        if asked.different is not None:
+            results["different"] = different(asked.different, pool)
+    print(results)
+    out = asked.out or Path(__file__).parent / "results" / "copies.json"
+    out.write_text(json.dumps(results, indent=1) + "\n")

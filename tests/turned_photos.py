@@ -6,7 +6,9 @@ from PIL import Image
 
 from labelwise.decide import Threshold
 from labelwise.learn.backbones import create_backbone
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.learn.methods import make_head
+from labelwise.learn.predictor import Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.types import LabelSpace
 
 NAMES = ("dog", "red car", "Straße", "a,b")
@@ -33,6 +35,8 @@ def predictor(link, *, mirrored=False):
     torch.manual_seed(0)
     backbone = create_backbone("test_resnet", image_size=64)
     head = HeadSpec("linear", {})
-    model = Model(backbone, head.make(backbone.channels, len(NAMES)), mirrored=mirrored).eval()
+    model = Model(
+        backbone, make_head(head, backbone.channels, len(NAMES)), mirrored=mirrored
+    ).eval()
     torch.nn.init.normal_(model.head.classifier.weight, std=6.0)
     return Predictor(model, head, LabelSpace(NAMES), link, Threshold(0.5), "bce")

@@ -1,4 +1,4 @@
-"""Pictures decoded by processes, as for a GPU. Oracle: the same, one at a time in this process."""
+"""Pictures decoded by processes. Oracle: the same, one at a time in this process."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from band_files import npy, tiff
 from faulty_decoders import COMMAND, harmful, started_by
 from patience import PATIENCE, wait_until
 from PIL import Image
-from test_batches import BLOBS, BROKEN, SOURCE, by_hand, encoded, fed, joined, whole_by_libjpeg
+from test_batches import BLOBS, BROKEN, SOURCE, by_hand, encoded, fed, joined
 from torch.nn.functional import interpolate
 
 from labelwise.errors import ImageError
@@ -29,20 +29,17 @@ from labelwise.pictures import (
     PictureImages,
     Transform,
     batches,
-    loading,
     processes,
     worker_starter,
 )
 from labelwise.pictures.batches import BatchRows, HostResizer
-from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
-from labelwise.pictures.sources import Location, SpanImages
+from labelwise.pictures.sources import SpanImages
 from labelwise.pictures.transform import Bands, BandScale
-from labelwise.pictures.worker import HEADER, SLOT_BYTES, Item, Kind, Limits, Work, fill
+from labelwise.pictures.worker import Kind, Limits, Work
 from labelwise.pictures.worker_starter import Decoders
-from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
-from labelwise.training.loader import DecodingStore, FedStore, make_store
+from labelwise.training.loader import DecodingStore
 
 CPU = torch.device("cpu")
 TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)
@@ -83,32 +80,6 @@ def test_every_source_gives_the_pixels_and_reasons_of_threads(kind, tmp_path):
         assert torch.equal(before.values, after.values)
     if kind != "joined":
         np.testing.assert_array_equal(joined(by_processes)[1], by_hand(TRANSFORM)[1])
-
-
-def test_as_many_files_come_at_once_as_fit_into_a_slot(tmp_path, monkeypatch):
-    loader = PictureLoader(files(tmp_path), TRANSFORM, CPU, decodes=True)
-    rows = [np.arange(len(BLOBS))[at:] for at in range(4)]
-    largest = max(map(len, BLOBS[:4]))
-    assert loader.files_of_a_slot(rows) == loading.CHUNK_OF_FILES
-    for room, count in ((3 * largest + 3, 3), (largest, 1)):
-        monkeypatch.setattr(loading, "SLOT_BYTES", room)
-        assert loader.files_of_a_slot(rows) == count
-
-
-def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeypatch):
-    refused = BLOBS[12]
-    taken = []
-
-    def decode(contents, device):
-        if any(bytes(content.numpy()) == refused for content in contents):
-            raise RuntimeError("nvJPEG error")
-        taken.extend(contents)
-        return whole_by_libjpeg(contents, device)
-
-    monkeypatch.setattr(batches, "decode_by_torchvision", decode)
-    _, pixels = joined(fed(SOURCE, TRANSFORM, decodes=True, processes=True, batch=32))
-    np.testing.assert_array_equal(pixels, by_hand(TRANSFORM, whole=True)[1])
-    assert len(taken) == len(BLOBS) - 5
 
 
 def test_workers_and_a_starter_that_dies_with_requests_in_its_hands_are_survived():
@@ -160,14 +131,13 @@ def chunks_of(blobs, job, size=4):
                 )
 
 
-def test_slots_are_used_again_and_pictures_without_room_come_resized():
-    blob = encoded((1400, 1200), 0, "BMP")
-    job, whole = Work(Kind.PIXELS, Transform(640)), Image.open(BytesIO(blob))
-    expected = {Kind.PIXELS: np.array(whole), Kind.RESIZED: np.array(job.transform.resize(whole))}
-    found = list(chunks_of([blob] * 20, job, size=5))
-    assert [entry.kind for entry, _ in found] == [0, 1, 1, 1, 1] * 4
-    for entry, values in found:
-        np.testing.assert_array_equal(values, expected[entry.kind].flatten())
+def test_slots_are_used_again():
+    blobs = [encoded((30, 20), seed, "BMP") for seed in range(60)]
+    work = Work(Kind.RESIZED, Transform(640))
+    found = list(chunks_of(blobs, work, size=3))
+    for blob, (_, values) in zip(blobs, found, strict=True):
+        expected = np.asarray(work.transform.resize(Image.open(BytesIO(blob))))
+        np.testing.assert_array_equal(values, expected.flatten())
 
 
 def test_a_picture_that_ends_its_process_or_takes_all_time_is_a_failure_of_its_own(monkeypatch):
@@ -218,9 +188,6 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
         for before, after in zip(expected, store.batches(requests), strict=True):
             assert torch.equal(before, after)
     np.testing.assert_array_equal(store.aspects, aspects)
-    for batch in FedStore(images, TRANSFORM, CPU, 2).batches(requests[:1]):
-        assert torch.equal(batch, expected[0])
-        assert not batch.is_inference()
     store = by_processes(DecodingStore(files(tmp_path), TRANSFORM, CPU, 2))
     with pytest.raises(ImageError, match=re.escape(f"{tmp_path / 'p 3.img'}: this is not an im")):
         list(store.batches([BatchRows(np.arange(5))]))
@@ -288,17 +255,7 @@ def _has_ended(pid: int) -> bool:
     return state == "Z"  # dead; whoever took it over has not looked yet
 
 
-def test_a_gpu_scales_what_no_window_is_cut_from(tmp_path, monkeypatch):
-    monkeypatch.setattr(pixels, "_limit", lambda device: 0)
-    images, cuda = files(tmp_path), torch.device("cuda")
-    assert isinstance(make_store(images, TRANSFORM, cuda), FedStore)
-    assert isinstance(make_store(images, TRANSFORM, cuda, windows=True), DecodingStore)
-    assert isinstance(make_store(images, TRANSFORM, CPU), DecodingStore)
-    with pytest.raises(ImageError, match="this is not an image"):
-        list(FedStore(images, TRANSFORM, CPU, 2).batches([BatchRows(np.arange(5))]))
-
-
-# Bands go to a device in their file's type. Oracles: NumPy, tifffile, torch's resize, bytes.
+# Bands of every type. Oracles: NumPy, tifffile, torch's resize, bytes.
 
 
 SIDE = 5  # odd, so that a tile of bytes leaves the next one between two places
@@ -356,23 +313,6 @@ def test_every_type_and_size_gives_the_numbers_of_the_file(tiles, processes):
     expected = [tile_by_hand(tiles / name) for name in names if name not in reasons]
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=0)
-
-
-def test_a_tile_takes_the_bytes_of_its_own_type_in_a_slot(tiles):
-    slot = np.zeros(SLOT_BYTES, np.uint8)
-    items = [Item(Location(str(tiles / name))) for name in [*PLAIN, "tile.tif", "float.npy"]]
-    entries = fill(Work(Kind.PIXELS, TILED), items, slot, lambda: None)
-    kinds = ["uint8", "uint16", "int16", "uint8", "uint16", "float32"]
-    assert [entry.dtype for entry in entries] == kinds
-    assert entries[0].offset == HEADER
-    assert all(entry.offset % np.dtype(entry.dtype).itemsize == 0 for entry in entries)
-    for entry, values in zip(entries, [*PLAIN.values(), TILE, OTHERS["float.npy"]], strict=True):
-        stored = slot[entry.offset : entry.offset + entry.size].view(entry.dtype)
-        np.testing.assert_array_equal(stored.reshape(SIDE, SIDE, 3), values)
-    # Crop .5 scales the shorter side to twice the input, so no tile is the input as it is.
-    cropped = Transform(SIDE, crop=0.5).with_bands(TILED.band_scale)
-    (entry,) = fill(Work(Kind.PIXELS, cropped), items[1:2], slot, lambda: None)
-    assert (entry.kind, entry.dtype) == (Kind.RESIZED, "float32")
 
 
 def test_bands_of_strangers_are_read_and_shown_too():

@@ -12,8 +12,6 @@ from labelwise.pictures.duplicates import (
     fingerprint,
     first_near,
     looks_of,
-    near_any,
-    near_groups,
 )
 
 
@@ -26,25 +24,6 @@ def with_copies(rng, count, width=40, noise=0.03):
     plain = unit(rng.standard_normal((count, width)))
     copies = unit(plain[::10] + noise * rng.standard_normal((len(plain[::10]), width)))
     return np.concatenate([plain, copies]).astype(np.float32)
-
-
-@pytest.mark.parametrize(("count", "share"), [(150, 1.0), (600, 0.95)])
-def test_vectors_near_one_of_others_are_found_without_listing_pairs(monkeypatch, count, share):
-    """Of those that comparing all finds, nearly all, and never another; among themselves no one."""
-    monkeypatch.setattr(module, "ROWS_AT_ONCE", 64)
-    monkeypatch.setattr(module, "FEW", 256)
-    vectors = with_copies(np.random.default_rng(3), count)
-    vectors[0] = 0
-    others, own = vectors[:count], np.concatenate([vectors[count:], vectors[count:]])
-    own[len(own) // 2 :] = unit(np.random.default_rng(4).standard_normal(own[::2].shape))
-    own[-2] = own[-1]  # near each other, and near none of the others
-    expected = (own @ others.T >= 0.95).any(axis=1)
-    found = near_any(own, others, 0.95)
-    assert 10 < expected.sum() <= len(own) // 2
-    assert not (found & ~expected).any()
-    assert found.sum() >= share * expected.sum()
-    assert not near_any(own, others[:0], 0.95).any()
-    assert near_any(own[:0], others, 0.95).shape == (0,)
 
 
 def series(rng, count, step=0.5, width=40):
@@ -108,32 +87,6 @@ def grouped_slowly(vectors, least):
                 earliest[row] = start
                 waiting += np.flatnonzero(near[row]).tolist()
     return [earliest[row] for row in range(len(vectors))]
-
-
-def test_a_chain_of_near_vectors_is_one_group():
-    rng = np.random.default_rng(5)
-    vectors = np.concatenate([series(rng, 60), with_copies(rng, 100)])
-    vectors = vectors[rng.permutation(len(vectors))]
-    vectors[80] = 0
-    expected = grouped_slowly(vectors, 0.95)
-    assert near_groups(vectors, 0.95).tolist() == expected
-    assert len(set(expected)) < len(set(first_near(vectors, 0.95).tolist()))
-    assert near_groups(vectors[:0], 0.95).tolist() == []
-
-
-def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(listed):
-    """Two crowds that share words, a chain of 300 and others, at a cosine that words find."""
-    rng = np.random.default_rng(6)
-    centres = np.repeat([np.ones(40), np.where(np.arange(40) < 4, -0.5, 1)], (1000, 500), axis=0)
-    crowds = unit(centres + 0.03 * rng.standard_normal(centres.shape))
-    parts = [with_copies(rng, 500, noise=0.01), crowds, series(rng, 300, step=0.2)]
-    vectors = np.concatenate(parts).astype(np.float32)
-    vectors = vectors[rng.permutation(len(vectors))]
-    found = near_groups(vectors, 0.97)
-    expected = np.array(grouped_slowly(vectors, 0.97))
-    assert sum(listed) < 50_000
-    assert np.mean(found == expected) > 0.99
-    assert (expected[found] == expected).all()  # never two that no chain joins
 
 
 def test_compared_groups_are_chains_of_all_pairs(monkeypatch):

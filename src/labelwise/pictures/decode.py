@@ -8,11 +8,9 @@ RAW photos are known by their content: most are TIFF files with a thumbnail.
 import io
 import os
 import struct
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import (
     ExifTags,
     Image,
@@ -31,186 +28,12 @@ from PIL import (
     UnidentifiedImageError,
 )
 
-from labelwise.base.storage import LocalStorage
+from labelwise.base.storage import LocalStorage, left_out_note
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.labelwise_runtime import upright_rgb
 
-# Plain JPEGs are decoded by torchvision, without Python's lock, where its pixels are Pillow's: this
-# is tried once per process. Every verdict on a file is Pillow's.
-
 if TYPE_CHECKING:
     from rawpy import RawPy
-    from torch import Tensor
-
-Pixels = NDArray[np.uint8]
-
-RGB = 3  # torchvision's ImageReadMode.RGB
-SCAN, TABLE, EXIF_SEGMENT, BASELINE = 0xDA, 0xDB, 0xE1, 0xC0
-FRAMES = frozenset((0xC0, 0xC1, 0xC2))  # baseline, extended and progressive Huffman coding
-UNREAD = frozenset((0xC4, 0xDD, 0xFE))  # Huffman tables, restart interval, comment: libjpeg's own
-JFIF, PROFILE, ADOBE = 0xE0, 0xE2, 0xEE
-KNOWN = {JFIF: (b"JFIF\0", 14), PROFILE: (b"ICC_PROFILE\0", 15), ADOBE: (b"Adobe", 12)}
-ORIENTATION = 0x0112
-
-
-@dataclass(frozen=True)
-class JpegHeader:
-    """Size as stored, colour components (1 or 3), and the EXIF orientation (1 for upright).
-
-    ``rgb`` is stored as it is, not as brightness and colour differences.
-    """
-
-    width: int
-    height: int
-    layers: int
-    orientation: int = 1
-    rgb: bool = False
-    progressive: bool = False
-
-
-def plain_pixels(content: bytes, largest: int, at_least: int | None = None) -> Pixels | None:
-    """Return the upright pixels (H, W, 3) of a plain JPEG, or None where Pillow has to decide."""
-    header = plain_header(content)
-    if (
-        header is None
-        or header.progressive  # libjpeg's versions smooth what is damaged differently
-        or header.width * header.height > largest
-        or draft_scale(header, at_least) > 1
-        or "torch" not in sys.modules  # not worth its import
-        or (decoder := _decoder()) is None
-    ):
-        return None
-    with suppress(RuntimeError):
-        pixels = decoder(content)
-        if pixels.shape == (header.height, header.width, 3):
-            return _upright(pixels, header.orientation)
-    return None
-
-
-def draft_scale(header: JpegHeader, at_least: int | None) -> int:
-    """Return the divisor, 1, 2, 4 or 8, at which Pillow decodes so that no side falls below."""
-    if at_least is None:
-        return 1
-    fit = min(header.width // at_least, header.height // at_least)
-    return 8 if fit >= 8 else 4 if fit >= 4 else 2 if fit >= 2 else 1
-
-
-def plain_header(content: bytes) -> JpegHeader | None:
-    """Return the header of a JPEG that is plain up to its first scan, else None."""
-    if not content.startswith(b"\xff\xd8") or not content.endswith(b"\xff\xd9"):
-        return None  # not a JPEG, or cut off
-    frame: tuple[int, bytes] | None = None
-    orientation: int | None = None
-    known: dict[int, bytes] = {}
-    at = 2
-    while at + 4 <= len(content):
-        lead, marker, length = struct.unpack_from(">BBH", content, at)
-        start, at = at + 4, at + 2 + length
-        if lead != 0xFF or length < 2 or at > len(content):
-            return None
-        if marker == SCAN:
-            if frame is None:
-                return None
-            coding, body = frame
-            height, width, layers = struct.unpack_from(">HHB", body, 1)
-            by_adobe = layers == 3 and ADOBE in known and known[ADOBE][11] == 0
-            named = ADOBE not in known and body[6::3] == b"RGB"
-            rgb = JFIF not in known and (by_adobe or named)  # as libjpeg tells it
-            return JpegHeader(width, height, layers, orientation or 1, rgb, coding == 0xC2)
-        if marker in UNREAD:
-            continue
-        if marker == TABLE:
-            body = content[start:at]
-            if not body or len(body) % 65 or any(first >= 4 for first in body[::65]):
-                return None
-        elif marker in FRAMES:
-            if frame is not None or length < 8:
-                return None
-            bits, height, width, layers = struct.unpack_from(">BHHB", content, start)
-            known_layers = layers in (1, 3) and length == 8 + 3 * layers
-            if bits != 8 or not height or not width or not known_layers:
-                return None
-            frame = marker, content[start:at]
-        elif marker == EXIF_SEGMENT:
-            before, orientation = orientation, _exif_orientation(content[start:at])
-            if before is not None or orientation is None:
-                return None
-        else:
-            word, least = KNOWN.get(marker, (b"", 0))
-            again = marker == PROFILE and marker in known
-            if not word or again or length - 2 < least or not content.startswith(word, start):
-                return None
-            known[marker] = content[start:at]
-    return None
-
-
-def _exif_orientation(body: bytes) -> int | None:
-    """Return the orientation that Pillow finds in an APP1 segment; None if it is not simple."""
-    if not body.startswith(b"Exif\0\0"):
-        return None
-    exif = Image.Exif()
-    with suppress(Exception):  # as many kinds as there are ways to break it
-        exif.load(body)
-        orientation = exif.get(ORIENTATION, 1)
-        return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else None
-    return None
-
-
-def turned(orientation: int) -> tuple[bool, bool, bool]:
-    """Return whether the axes are exchanged, then the rows and the columns mirrored."""
-    return orientation > 4, orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
-
-
-def _upright(pixels: Pixels, orientation: int) -> Pixels:
-    if orientation == 1:
-        return pixels
-    exchanged, rows, columns = turned(orientation)
-    if exchanged:
-        pixels = pixels.transpose(1, 0, 2)
-    return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])
-
-
-@cache
-def _decoder() -> Callable[[bytes], Pixels] | None:
-    """Return torchvision's decoder if it gives Pillow's pixels, else None."""
-    import torch
-
-    try:
-        library = operators_library()
-        if library is None:
-            import torchvision.io  # noqa: F401
-        else:  # without torchvision's models, which take a second
-            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-        operator = torch.ops.image.decode_jpeg
-    except (ImportError, OSError, AttributeError, RuntimeError):
-        return None
-
-    def decode(content: bytes) -> Pixels:
-        pixels: Tensor = operator(torch.frombuffer(bytearray(content), dtype=torch.uint8), RGB)
-        return pixels.permute(1, 2, 0).numpy()
-
-    return decode if _agrees(decode) else None
-
-
-def operators_library() -> str | None:
-    """Return the path of torchvision's library of image operators, if it is where it usually is."""
-    package = find_spec("torchvision")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        library = os.path.join(folder, "image.so")
-        if os.path.exists(library):
-            return library
-    return None
-
-
-def _agrees(decode: Callable[[bytes], Pixels]) -> bool:
-    """Decode a small picture, with colours at half the resolution, by both and compare."""
-    noise = np.random.default_rng(0).integers(0, 256, (19, 35, 3), np.uint8)
-    for options in ({"subsampling": 2}, {"subsampling": 1, "progressive": True}):
-        buffer = io.BytesIO()
-        Image.fromarray(noise).save(buffer, "JPEG", quality=90, **options)
-        if not np.array_equal(decode(buffer.getvalue()), np.asarray(Image.open(buffer))):
-            return False
-    return True
 
 
 def image_files(folder: Path) -> list[str]:
@@ -220,17 +43,19 @@ def image_files(folder: Path) -> list[str]:
 
 def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return the image files under a folder as above, and a note on pictures that are skipped."""
-    images, skipped = list[str](), Counter[str]()
-    for inside in one_per_photo(sorted(LocalStorage(folder).files())):
+    images, skipped, left_out = list[str](), Counter[str](), Counter[str]()
+    files = LocalStorage(folder).files(left_out, IMAGE_SUFFIXES | UNREAD_SUFFIXES)
+    for inside in one_per_photo(sorted(files)):
         suffix = os.path.splitext(inside)[1].lower()
         if suffix in IMAGE_SUFFIXES:
             images.append(inside)
         elif suffix in UNREAD_SUFFIXES:
             skipped[suffix] += 1
+    notes = (note,) if (note := left_out_note(left_out)) else ()
     if not skipped:
-        return images, ()
+        return images, notes
     counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
-    return images, (f"skipped {counts}: `{install_for(skipped)}` reads them",)
+    return images, (f"skipped {counts}: `{install_for(skipped)}` reads them", *notes)
 
 
 def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -242,7 +67,7 @@ def image_paths(places: Sequence[Path]) -> tuple[list[Path], list[str]]:
         names, more = find_images(path) if path.is_dir() else ([""], ())
         notes += [f"{path}: {note}" for note in more]
         if not names:
-            raise DataError(f"there are no images in the folder {path}")
+            raise DataError(". ".join((f"there are no images in the folder {path}", *more)))
         images += [path / name for name in names]
     return images, notes
 
@@ -331,10 +156,6 @@ PNG_START, MOST_EXIF = b"\x89PNG\r\n\x1a\n", 1 << 20
 MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
 MAX_SIDE = 1 << 20  # no transform keeps more of a thin picture, and each row costs 16 bytes more
 
-# On one core a Pillow picture is made faster by Pillow, which fills it while it decodes; but many
-# threads of it wait for each other. The pixels are the same.
-MANY_CORES = (os.cpu_count() or 1) > 4
-
 FORMATS = {
     "AVIF": (".avif",),
     "BMP": (".bmp",),
@@ -375,10 +196,10 @@ def install_for(suffixes: Iterable[str]) -> str:
 
 def max_pixels() -> int:
     """Return how many pixels an image may have: so many that a decoder is not filled by one."""
-    given = os.environ.get("LABELWISE_MAX_PIXELS") or str(MAX_PIXELS)
-    if not given.isdecimal() or not int(given):
-        raise SettingsError(f"LABELWISE_MAX_PIXELS must be a whole number, got {given!r:.40}")
-    return int(given)
+    limit = os.environ.get("LABELWISE_MAX_PIXELS") or str(MAX_PIXELS)
+    if not limit.isdecimal() or not int(limit):
+        raise SettingsError(f"LABELWISE_MAX_PIXELS must be a whole number, got {limit!r:.40}")
+    return int(limit)
 
 
 def too_large(name: str) -> str:
@@ -408,18 +229,6 @@ def was_too_large(reason: str) -> bool:
 
 def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
     """Return the image as RGB, or raise an ImageError with ``name`` and what is wrong."""
-    pixels = plain_pixels(content, max_pixels(), at_least) if MANY_CORES else None
-    return by_pillow(content, name, at_least) if pixels is None else Image.fromarray(pixels)
-
-
-def decode_pixels(content: bytes, name: str, at_least: int | None = None) -> NDArray[np.uint8]:
-    """Return the pixels (H, W, 3) of :func:`decode`."""
-    pixels = plain_pixels(content, max_pixels(), at_least)
-    return np.asarray(by_pillow(content, name, at_least)) if pixels is None else pixels
-
-
-def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
-    """Return what :func:`decode` does, JPEGs by Pillow too: all formats, and the same pixels."""
     if not content:
         raise ImageError(f"{name}: the image is empty (0 bytes)")
     try:

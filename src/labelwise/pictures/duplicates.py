@@ -13,8 +13,7 @@ fixed planes; vectors that share a word are compared, few vectors all. Two vecto
 share a word with chance 0.96, those of 0.97 with 0.99.
 
     first_near       the earliest vector near v that is its own first, v itself where there is none
-    near_groups      vectors that a chain of near ones joins
-    compared_groups  the same by comparing every pair, for a cosine at which too few share a word
+    compared_groups  vectors that a chain of near ones joins, by comparing every pair
 """
 
 from collections.abc import Iterator
@@ -137,21 +136,6 @@ def first_near(vectors: NDArray[np.floating[Any]], least: float, known: Rows | N
     return firsts
 
 
-def near_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
-    """Return the earliest row (n,) that a chain of near unit vectors (n, D) joins each row to."""
-    rows = np.asarray(vectors, np.float32)
-    earliest = first_near(rows, least)
-    heads, count = [], 0
-    for members in _candidates(rows):
-        if (earliest[members] == earliest[members[0]]).all():
-            continue
-        heads.append(_compared(rows, members, least, 0, earliest))
-        count += len(heads[-1])
-        if count > len(rows):
-            earliest, heads, count = joined_rows(earliest, np.concatenate(heads)), [], 0
-    return joined_rows(earliest, np.concatenate([np.empty((0, 2), np.int64), *heads]))
-
-
 def compared_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
     """Return the earliest row (n,) that a chain of near unit vectors (n, D) joins each row to."""
     rows = np.asarray(vectors, np.float32)
@@ -165,26 +149,6 @@ def compared_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
                 pairs = np.argwhere(near) + np.array([later.start, earlier.start])
                 earliest = joined_rows(earliest, pairs)
     return earliest
-
-
-def near_any(
-    vectors: NDArray[np.floating[Any]], others: NDArray[np.floating[Any]], least: float
-) -> NDArray[np.bool_]:
-    """Return which (n,) of unit vectors (n, D) are near one of the others (m, D).
-
-    Pairs are not listed: a vector that is known to be near one is not compared again.
-    """
-    own, near = len(vectors), np.zeros(len(vectors), np.bool_)
-    rows = np.concatenate([vectors, others]).astype(np.float32, copy=False)
-    for members in _candidates(rows):
-        cut = int(np.searchsorted(members, own))
-        for start in range(cut, len(members), ROWS_AT_ONCE):
-            against = rows[members[start : start + ROWS_AT_ONCE]]
-            left = members[:cut][~near[members[:cut]]]
-            for first in range(0, len(left), ROWS_AT_ONCE):
-                block = left[first : first + ROWS_AT_ONCE]
-                near[block] = (rows[block] @ against.T).max(axis=1) >= least
-    return near
 
 
 def _follow(firsts: Rows, pairs: Rows) -> None:
@@ -234,18 +198,11 @@ def _sharing(words: Words) -> list[Rows]:
     return [rows for rows in np.split(order, starts) if len(rows) > 1]
 
 
-def _compared(
-    rows: Vectors, members: Rows, least: float, since: int, group: Rows | None = None
-) -> Rows:
-    """Return the near pairs among some rows, in order, all of which are compared.
-
-    Of a ``group`` (n,) for each row, only pairs of different groups.
-    """
+def _compared(rows: Vectors, members: Rows, least: float, since: int) -> Rows:
+    """Return the near pairs among some rows, in order, all of which are compared."""
     inside, pairs = rows[members], []
     for start in range(int(np.searchsorted(members, since)), len(members), ROWS_AT_ONCE):
         near = inside[start : start + ROWS_AT_ONCE] @ inside.T >= least
-        if group is not None:
-            near &= group[members[start : start + ROWS_AT_ONCE], None] != group[members]
         later, earlier = np.nonzero(near)
         kept = earlier < later + start
         pairs.append(np.stack([members[earlier[kept]], members[later[kept] + start]], 1))

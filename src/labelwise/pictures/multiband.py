@@ -34,7 +34,7 @@ from labelwise.pictures.decode import (
     HAS_DICOM,
     TIFF,
     check_size,
-    decode_pixels,
+    decode,
     is_dicom,
     max_pixels,
     open_picture,
@@ -261,7 +261,7 @@ def open_cube(content: bytes, name: str, window: str = "none") -> Cube:
                 raise ImageError(f"{name}: 16-bit colour PNGs are not read; save a 16-bit TIFF")
             if image.mode in ("I;16", "I;16B", "I", "F", "L"):
                 return Cube(_with_bands(np.asarray(image)))
-        return Cube(decode_pixels(content, name), usual=RGB)
+        return Cube(np.asarray(decode(content, name)), usual=RGB)
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # decoders raise a dozen kinds for broken bytes

@@ -2,8 +2,8 @@
 
     chunk n  --socket of a free worker-->  slot n mod S of the memory  --in order-->  this process
 
-A slot is used again once its user asks for the next chunk and its copy to a device is over. The
-memory has no name, so nothing is left behind. A picture that ends its worker twice is a failure.
+A slot is used again once its user asks for the next chunk. The memory has no name, so nothing is
+left behind. A picture that ends its worker twice is a failure.
 """
 
 import atexit
@@ -30,8 +30,8 @@ from labelwise.pictures.worker import HEADER, NAME, SLOT_BYTES, Entry, Item, Lim
 from labelwise.pictures.worker_starter import Worker, WorkerStartError, can_start, start_worker
 
 MOST = 32  # processes
-SLOTS_EACH = 3
 SENT_AHEAD = 2  # chunks that a worker has, the one at work included
+SLOTS_EACH = SENT_AHEAD + 1  # for each worker's, and one that is being read
 AT_ONCE = 512  # rows whose places are looked up at once
 WORTH_STARTING = 4096  # images; the first processes take some seconds to start
 DRAIN_SECONDS = 2.0
@@ -41,18 +41,10 @@ ENDED = f"{NAME}: the process that decoded the image ended; it may be made to ha
 
 @dataclass(eq=False)
 class DecodedChunk:
-    """Pictures in a slot: its bytes, and of each item where it is or why it is not.
-
-    Set ``copied`` to an event if the bytes are still being read when the next chunk is asked for.
-    """
+    """Pictures in a slot: its bytes, and of each item where it is or why it is not."""
 
     values: Tensor
     entries: list[Entry | str]
-    copied: torch.cuda.Event | None = None
-
-    def await_copy(self) -> None:
-        if self.copied is not None:
-            self.copied.synchronize()
 
     @property
     def used(self) -> Tensor:
@@ -85,7 +77,7 @@ class DecodingProcesses:
         self._file = os.memfd_create("labelwise")
         self._workers: list[_Busy] = []
         self._selector = selectors.DefaultSelector()
-        self.pinned, self._folder = False, ""
+        self._folder = ""
         _started.add(self)
         try:
             os.truncate(self._file, size)
@@ -103,24 +95,11 @@ class DecodingProcesses:
         self._selector.register(busy.worker.connection, selectors.EVENT_READ, busy)
         return busy
 
-    def pin(self) -> None:
-        """Let a GPU read the memory directly, if it can; otherwise it is copied once more."""
-        if not self.pinned and torch.cuda.is_available():
-            status = torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]
-                self.memory.data_ptr(), self.memory.numel(), 0
-            )
-            self.pinned = int(status) == 0
-
     def close(self) -> None:
         for busy in self._workers:
             if busy.sent:  # it may be at it for long
                 busy.worker.kill()
         self._disconnect()
-        if self.pinned:
-            torch.cuda.cudart().cudaHostUnregister(  # type: ignore[no-untyped-call]
-                self.memory.data_ptr()
-            )
-            self.pinned = False
 
     def _disconnect(self) -> None:
         """Close what is open; at the end of their sockets the workers end."""
@@ -141,34 +120,27 @@ class DecodingProcesses:
         """Yield the chunks loaded, in their order; text in place of an item is its failure."""
         self._folder = os.getcwd()  # which paths may be relative to
         remaining = iter(chunks)
-        held: deque[DecodedChunk] = deque()  # given away, their slots not used again yet
         entries_of: dict[int, list[Entry | str]] = {}
-        sent = given = 0
+        sent = yielded = 0
         more = True
         try:
-            while more or given < sent:
+            while more or yielded < sent:
                 while more:
                     busy = min(self._workers, key=lambda one: len(one.sent))
                     if len(busy.sent) >= SENT_AHEAD:
                         break
-                    if sent - given + len(held) == self.slots:
-                        if not held:
-                            break
-                        held.popleft().await_copy()
                     items = next(remaining, None)
                     if items is None:
                         more = False
                         break
                     self._send(busy, work, _Sent(sent, list(items)))
                     sent += 1
-                if given in entries_of:
-                    first = given % self.slots * SLOT_BYTES
+                if yielded in entries_of:
+                    first = yielded % self.slots * SLOT_BYTES
                     memory = self.memory[first : first + SLOT_BYTES]
-                    chunk = DecodedChunk(memory, entries_of.pop(given))
-                    given += 1
-                    yield chunk
-                    held.append(chunk)
-                elif given < sent:
+                    yielded += 1
+                    yield DecodedChunk(memory, entries_of.pop(yielded - 1))
+                elif yielded < sent:
                     for key, _ in self._selector.select():
                         self._receive(key.data, work, entries_of)
         except GeneratorExit:
@@ -177,9 +149,6 @@ class DecodingProcesses:
                 for key, _ in self._selector.select(left):
                     self._receive(key.data, work, {})
             raise
-        finally:
-            for chunk in held:
-                chunk.await_copy()
 
     def _send(self, busy: _Busy, work: Work, chunk: _Sent) -> None:
         busy.sent.append(chunk)
@@ -193,7 +162,7 @@ class DecodingProcesses:
         first = chunk.number % self.slots * SLOT_BYTES
         return self._array[first : first + HEADER].view(np.int64)
 
-    def _receive(self, busy: _Busy, work: Work, found: dict[int, list[Entry | str]]) -> None:
+    def _receive(self, busy: _Busy, work: Work, entries_of: dict[int, list[Entry | str]]) -> None:
         try:
             if busy.worker.pid is None:
                 busy.worker.await_start()
@@ -204,7 +173,7 @@ class DecodingProcesses:
                 raise  # its starter did not die just then: none will start
             self._replace(busy, work)
             return
-        found[busy.sent.popleft().number] = answer.entries
+        entries_of[busy.sent.popleft().number] = answer.entries
         if answer.warned:
             warnings.warn(answer.warned, stacklevel=2)
 
@@ -298,7 +267,6 @@ def _forget() -> None:
     _lock = threading.Lock()
     for processes in _started:
         processes._disconnect()
-        processes.pinned = False
     _kept.clear()
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from labelwise.base.names import Names, printable, real_names
 from labelwise.base.storage import Storage, is_uri, split_address, storage_at
 from labelwise.errors import DataError, ImageError
-from labelwise.pictures.decode import decode, decode_pixels
+from labelwise.pictures.decode import decode
 from labelwise.pictures.multiband import Cube, chosen_bands, open_cube, pack_folder
 from labelwise.pictures.transform import Bands
 
@@ -137,9 +137,6 @@ class ImageSource(ABC):
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         """Return one image as upright RGB; a JPEG may come smaller, both sides >= ``at_least``."""
 
-    def read_pixels(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
-        return np.asarray(self.read(row, at_least))
-
     def cube(self, row: int, window: str = "none") -> Cube:
         """Return one image at its full depth, with all its bands; ``window`` is for DICOM."""
         return open_cube(self.content(row), self.shown_name(row), window)
@@ -170,9 +167,6 @@ class EncodedImages(ImageSource):
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         return decode(self.content(row), self.shown_name(row), at_least)
-
-    def read_pixels(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
-        return decode_pixels(self.content(row), self.shown_name(row), at_least)
 
     def encoded(self, row: int) -> bytes | None:
         return self.content(row)
@@ -267,7 +261,7 @@ class JoinedImages(ImageSource):
 
     identity, shown_name, address = map(_forwarded, ("identity", "shown_name", "address"))
     location, encoded, content = map(_forwarded, ("location", "encoded", "content"))
-    read, read_pixels, cube = map(_forwarded, ("read", "read_pixels", "cube"))
+    read, cube = map(_forwarded, ("read", "cube"))
 
     def __init__(self, sources: Sequence[ImageSource], rows: Rows | None = None) -> None:
         self.sources = list(sources)

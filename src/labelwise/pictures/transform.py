@@ -146,7 +146,6 @@ CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 MAX_SIZE = 8192  # of the input's side
 THIN = 16  # a picture's sides may differ so many times before its ends are cut off
 MAX_SCALED = 1 << 26  # pixels while a picture is scaled
-STORED_TYPES = ("uint8", "uint16", "int16")  # of bands that a device makes float32
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
@@ -177,9 +176,9 @@ class Transform:
         if self.crop is not None and not 0 < self.crop <= 1:
             raise ValueError(f"crop must lie in (0, 1] or be None, got {self.crop}")
         if {len(self.mean), len(self.std)} != {self.channels} or min(self.std) <= 0:
-            words = "three numbers" if self.bands is None else "one number per band"
-            given = f"{self.mean} and {self.std}"
-            raise ValueError(f"mean and std must be {words}, std positive, got {given}")
+            needed = "three numbers" if self.bands is None else "one number per band"
+            got = f"{self.mean} and {self.std}"
+            raise ValueError(f"mean and std must be {needed}, std positive, got {got}")
         if self.bands is not None and (self.reduced_jpeg or self.interpolation == "lanczos"):
             raise ValueError("bands are neither decoded at a reduced scale nor scaled by lanczos")
         require_finite(asdict(self), "transform")
@@ -277,12 +276,6 @@ class Transform:
         scaled = self._interpolated(self._filled(values), tall, wide)
         return scaled[top : top + size, left : left + size]
 
-    def takes_as_stored(self, values: NDArray[Any]) -> bool:
-        """Return whether bands (H, W, bands) only have to become float32 to be the input."""
-        height, width = values.shape[:2]
-        is_input = (width, height) == (self.size, self.size) == self.scale_size(width, height)
-        return is_input and values.dtype.name in STORED_TYPES
-
     def _filled(self, values: NDArray[Any]) -> Floats:
         """Return values as float32, with a band's mean where it has no data."""
         levels = np.ascontiguousarray(values, np.float32)
@@ -295,13 +288,9 @@ class Transform:
         if values.shape[:2] == (tall, wide):
             return values
         import torch
-        from torch.nn.functional import interpolate
 
-        planes = torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))[None]
-        nearest = self.interpolation == "nearest"
-        mode = "nearest-exact" if nearest else self.interpolation
-        scaled = interpolate(planes, (tall, wide), mode=mode, antialias=not nearest)
-        return np.asarray(scaled[0].permute(1, 2, 0).numpy())
+        planes = torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
+        return np.asarray(self._scaled_planes(planes, tall, wide).permute(1, 2, 0).numpy())
 
     def composite(self, values: NDArray[Any]) -> Image.Image:
         if self.bands is None:
@@ -318,25 +307,32 @@ class Transform:
         left, top = round((wide - self.size) / 2), round((tall - self.size) / 2)
         return (height, tall, top, self.size), (width, wide, left, self.size)
 
-    def resizes_planes(self, width: int, height: int) -> bool:
-        """Return whether :meth:`resize_planes` can do what :meth:`resize` does at a size."""
-        if self.interpolation == "nearest":
-            return (width, height) == self.scale_size(width, height)
-        return self.crop is not None or self.size * height <= MAX_SCALED
+    @property
+    def resizes_planes(self) -> bool:
+        """Whether :meth:`resize_planes` can scale pictures as this transform asks."""
+        return self.bands is None and self.interpolation in ("bilinear", "bicubic")
 
     def resize_planes(self, planes: "Tensor") -> "Tensor":
-        """Return :meth:`resize` of uint8 planes (..., 3, H, W), to the bit, on their device."""
-        from labelwise.pictures.resample import resample
+        """Return uint8 planes (3, H, W) scaled by torch on their device, then the middle cut out.
 
+        Levels differ from those of :meth:`resize` by rounding.
+        """
         height, width = planes.shape[-2:]
         if self.crop is not None:
             left, top = _thin_ends(width, height)
-            planes = planes[..., top : height - top, left : width - left]
-            height, width = planes.shape[-2:]
-        rows, columns = self._axes(width, height)
-        if (width, height) == (columns[1], rows[1]):
-            return planes[..., rows[2] : rows[2] + self.size, columns[2] : columns[2] + self.size]
-        return resample(planes, rows, columns, self.interpolation)
+            planes = planes[:, top : height - top, left : width - left]
+        (_, tall, top, size), (_, wide, left, _) = self._axes(planes.shape[-1], planes.shape[-2])
+        if planes.shape[-2:] != (tall, wide):
+            scaled = self._scaled_planes(planes.float(), tall, wide)
+            planes = scaled.round().clamp(0, 255).to(planes.dtype)
+        return planes[:, top : top + size, left : left + size]
+
+    def _scaled_planes(self, planes: "Tensor", tall: int, wide: int) -> "Tensor":
+        from torch.nn.functional import interpolate
+
+        nearest = self.interpolation == "nearest"
+        mode = "nearest-exact" if nearest else self.interpolation
+        return interpolate(planes[None], (tall, wide), mode=mode, antialias=not nearest)[0]
 
     def pixels(self, image: Image.Image) -> "Tensor":
         import torch

@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.decode import max_pixels, plain_header
 from labelwise.pictures.memory import FeatureRows
 from labelwise.pictures.multiband import load_band_readers
 from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_location
@@ -91,28 +90,19 @@ Values = NDArray[Any]
 
 
 class Kind(IntEnum):
-    """What a picture is made to.
+    """What a picture is made to: the input of a network, or a small JPEG to look at."""
 
-    Whole pixels (H, W, 3), the input's pixels, the JPEG as it came, or a small JPEG to look at.
-    Pixels of bands are the file's own numbers, which take half or a quarter of the input's bytes.
-    """
-
-    PIXELS = 0
     RESIZED = 1
-    JPEG = 2
     THUMBNAIL = 3
 
 
 class Entry(NamedTuple):
-    """Where a picture is in its slot, and its sides as decoded; of a JPEG, as stored."""
+    """Where a picture is in its slot, and its sides as decoded."""
 
-    kind: int
     offset: int
     size: int
     height: int
     width: int
-    orientation: int = 1  # that a JPEG has to be turned by
-    dtype: str = "uint8"  # of pixels
 
 
 class Item(NamedTuple):
@@ -124,67 +114,41 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """How pictures are loaded: to ``kind``, or to what comes before it where that is not possible.
-
-    JPEGs that are not plain come as pixels; pixels that a device would not resize, or that leave no
-    room for the other pictures of their slot, come resized. So do bands whose numbers are not small
-    integers. A thumbnail has sides of at most the transform's size.
-    """
+    """How pictures are loaded; a thumbnail has sides of at most the transform's size."""
 
     kind: Kind
     transform: Transform
 
     @property
-    def resized_bytes(self) -> int:
-        return self.transform.channels * self.transform.dtype.itemsize * self.transform.size**2
-
-    @property
     def most_items(self) -> int:
-        """How many items fit into a slot: resized whatever they are, and as photos usually are.
-
-        Their shorter side is taken for less than twice the scaled one, the longer for 4/3 of that:
-        so are JPEGs at a reduced scale. Larger ones come resized.
-        """
-        photo = 16 * self.transform.scaled_side**2 if self.kind == Kind.PIXELS else 0
-        return (SLOT_BYTES - HEADER) // max(self.resized_bytes, photo)
+        """How many inputs of a network fit into a slot."""
+        transform = self.transform
+        item_bytes = transform.channels * transform.dtype.itemsize * transform.size**2
+        return (SLOT_BYTES - HEADER) // item_bytes
 
     def fits(self, images: ImageSource) -> bool:
         return self.transform.is_plain and images.all_encoded and self.most_items > 0
 
     def load(
-        self, images: ImageSource, row: int, window: Window | None = None, room: int = 0
+        self, images: ImageSource, row: int, window: Window | None = None
     ) -> tuple[Entry, Values]:
-        """Return what a picture becomes: a file or pixels of at most ``room`` bytes, or resized."""
-        own = self.transform
+        """Return what a picture becomes: pixels (size, size, C), or the bytes of a JPEG."""
+        transform = self.transform
         if self.kind == Kind.THUMBNAIL:
-            image = shown_images(images, own).read(row, own.size)
-            image.thumbnail((own.size, own.size), Image.Resampling.LANCZOS)
+            image = shown_images(images, transform).read(row, transform.size)
+            image.thumbnail((transform.size, transform.size), Image.Resampling.LANCZOS)
             buffer = BytesIO()  # a JPEG with nothing in it but the picture: no metadata of the file
             Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=QUALITY)
-            values = np.frombuffer(buffer.getvalue(), np.uint8)
-            return _entry_of(self.kind, values, image.height, image.width)
-        if own.bands is not None:
-            bands = images.read_bands(row, own.bands)
-            if self.kind == Kind.PIXELS and window is None and own.takes_as_stored(bands):
-                return _entry_of(Kind.PIXELS, bands, *bands.shape[:2])
-            return _entry_of(Kind.RESIZED, own.resize_bands(bands, window), *bands.shape[:2])
-        content = images.encoded(row) if self.kind == Kind.JPEG else None
-        header = None if content is None or len(content) > room else plain_header(content)
-        if content is not None and header is not None and header.layers == 3 and not header.rgb:
-            small = header.width * header.height <= max_pixels()
-            if small and own.resizes_planes(header.width, header.height):
-                facts = header.height, header.width, header.orientation
-                return Entry(Kind.JPEG, 0, len(content), *facts), np.frombuffer(content, np.uint8)
-        if self.kind == Kind.RESIZED:
-            image = images.read(row, own.at_least(window))
+            return _entry_of(np.frombuffer(buffer.getvalue(), np.uint8), image.height, image.width)
+        if transform.bands is not None:
+            bands = images.read_bands(row, transform.bands)
+            return _entry_of(transform.resize_bands(bands, window), *bands.shape[:2])
+        image = images.read(row, transform.at_least(window))
+        if window is None:
+            resized = transform.resize(image)
         else:
-            pixels, window = images.read_pixels(row, own.at_least()), None
-            height, width = pixels.shape[:2]
-            if pixels.nbytes <= room and own.resizes_planes(width, height):
-                return _entry_of(Kind.PIXELS, pixels, height, width)
-            image = Image.fromarray(pixels)
-        resized = own.resize(image) if window is None else own.resize_window(image, window)
-        return _entry_of(Kind.RESIZED, np.asarray(resized), image.height, image.width)
+            resized = transform.resize_window(image, window)
+        return _entry_of(np.asarray(resized), image.height, image.width)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": int(self.kind), "transform": self.transform.spec()}
@@ -194,8 +158,8 @@ class Work:
         return Work(Kind(facts["kind"]), Transform(**facts["transform"]))
 
 
-def _entry_of(kind: Kind, values: Values, height: int, width: int) -> tuple[Entry, Values]:
-    return Entry(kind, 0, values.nbytes, height, width, dtype=values.dtype.name), values
+def _entry_of(values: Values, height: int, width: int) -> tuple[Entry, Values]:
+    return Entry(0, values.nbytes, height, width), values
 
 
 def reason_of(name: str, error: Exception) -> str:
@@ -206,7 +170,7 @@ def reason_of(name: str, error: Exception) -> str:
     return f"{name}: the image cannot be used ({what or type(error).__name__})"
 
 
-def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | str:
+def loaded(work: Work, item: Item | str) -> tuple[Entry, Values] | str:
     """Return what an item becomes, or why it cannot; raise MemoryError where that is the reason."""
     if isinstance(item, str):
         return item
@@ -214,7 +178,7 @@ def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | st
         content = item.source
         if isinstance(content, Location):
             content = read_location(content, NAME)
-        return work.load(OneImage(content, NAME), 0, item.window, room)
+        return work.load(OneImage(content, NAME), 0, item.window)
     except MemoryError:
         raise
     except Exception as error:
@@ -232,14 +196,12 @@ def fill(
     for number, item in enumerate(items):
         position[0] = number
         begin()
-        room = SLOT_BYTES - at - (len(items) - number - 1) * work.resized_bytes
-        made = loaded(work, item, room)
+        made = loaded(work, item)
         if isinstance(made, str):
             entries.append(made)
             continue
         entry, values = made
-        at += -at % np.dtype(entry.dtype).itemsize
-        slot[at : at + entry.size].view(entry.dtype).reshape(values.shape)[...] = values
+        slot[at : at + entry.size].view(values.dtype).reshape(values.shape)[...] = values
         entries.append(entry._replace(offset=at))
         at += entry.size
     return entries
@@ -247,13 +209,13 @@ def fill(
 
 def items_to_json(items: Sequence[Item | str]) -> tuple[list[Any], list[bytes]]:
     """Return items as plain data, and the bytes of those that are not in files."""
-    facts: list[Any] = list(items)
+    plain: list[Any] = list(items)
     blobs = []
     for at, item in enumerate(items):
         if not isinstance(item, str) and isinstance(item.source, bytes):
             blobs.append(item.source)
-            facts[at] = (None, item.window)
-    return facts, blobs
+            plain[at] = (None, item.window)
+    return plain, blobs
 
 
 def items_from_json(facts: list[Any], blobs: Sequence[bytes], folder: str) -> list[Item | str]:
@@ -285,9 +247,9 @@ MAX_PIXELS_VARIABLE = "LABELWISE_MAX_PIXELS"
 KINDS = ("PNG", "JPEG", "GIF", "TIFF", "WEBP")
 
 
-def send(connection: socket.socket, facts: Any, blobs: Sequence[Any] = ()) -> None:
+def send(connection: socket.socket, message: Any, blobs: Sequence[Any] = ()) -> None:
     """Send plain data, and bytes after it."""
-    text = json.dumps(facts).encode()
+    text = json.dumps(message).encode()
     connection.sendall(SIZES.pack(len(text), len(blobs)) + text)
     for blob in blobs:
         connection.sendall(SIZE.pack(len(blob)))
@@ -297,9 +259,9 @@ def send(connection: socket.socket, facts: Any, blobs: Sequence[Any] = ()) -> No
 def receive(connection: socket.socket) -> tuple[Any, list[bytes]]:
     """Return plain data and the bytes after it, or raise EOFError: the other end has gone."""
     length, count = SIZES.unpack(_received(connection, SIZES.size))
-    facts = json.loads(_received(connection, length))
+    message = json.loads(_received(connection, length))
     sizes = (_received(connection, SIZE.size) for _ in range(count))  # each before its blob
-    return facts, [_received(connection, *SIZE.unpack(size)) for size in sizes]
+    return message, [_received(connection, *SIZE.unpack(size)) for size in sizes]
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
@@ -371,22 +333,22 @@ def main(control: int) -> None:
             text, handles, *_ = socket.recv_fds(asked, LONGEST_START, 2)
             if not text:
                 return
-            facts = json.loads(text)
-            if facts.get("bands"):
+            request = json.loads(text)
+            if request.get("bands"):
                 load_band_readers()
-            if facts.get("bands") or not facts["limits"]["strangers"]:
+            if request.get("bands") or not request["limits"]["strangers"]:
                 _load_torch()
             with suppress(BlockingIOError):  # no process can be had: whoever asked sees the end
                 if os.fork() == 0:
                     _lead_nowhere(control)  # which only the starter holds open
-                    _run_worker(facts, handles)
+                    _run_worker(request, handles)
             for handle in handles:
                 os.close(handle)
 
 
 @cache
 def _load_torch() -> None:
-    """Load what scales pictures of bands, and torchvision's decoder; a worker opens no file.
+    """Load what scales pictures of bands; a worker of strangers' pictures opens no file.
 
     Other pictures of strangers go without, so that a server whose starter was killed answers again
     in a second: the import of torch takes most of a start.
@@ -407,15 +369,15 @@ def _open_one_of_each() -> None:
             buffer = BytesIO()
             Image.new("RGB", (16, 12)).save(buffer, kind)
             for work in Kind:
-                loaded(Work(work, transform), Item(buffer.getvalue()), SLOT_BYTES)
+                loaded(Work(work, transform), Item(buffer.getvalue()))
 
 
-def _run_worker(facts: dict[str, Any], handles: list[int]) -> None:
+def _run_worker(request: dict[str, Any], handles: list[int]) -> None:
     """Answer until nobody asks any more, and end without anything of the starter's exit."""
     status = 0
     try:
-        os.environ[MAX_PIXELS_VARIABLE] = facts["max_pixels"]
-        limits = Limits(**facts["limits"])
+        os.environ[MAX_PIXELS_VARIABLE] = request["max_pixels"]
+        limits = Limits(**request["limits"])
         connection = socket.socket(fileno=handles[0])
         memory = None
         if len(handles) > 1:
@@ -438,31 +400,31 @@ def _run_worker(facts: dict[str, Any], handles: list[int]) -> None:
 def _serve(connection: socket.socket, memory: NDArray[np.uint8] | None, limits: Limits) -> None:
     work = None
     while True:
-        facts, blobs = receive(connection)
-        if facts["work"] is not None:
-            work = Work.from_json(facts["work"])
+        message, blobs = receive(connection)
+        if message["work"] is not None:
+            work = Work.from_json(message["work"])
         if work is None:
             raise RuntimeError("items came before the work")
-        items = items_from_json(facts["items"], blobs, facts["folder"])
+        items = items_from_json(message["items"], blobs, message["folder"])
         values = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             if memory is not None:
-                first = facts["slot"] * SLOT_BYTES
+                first = message["slot"] * SLOT_BYTES
                 slot = memory[first : first + SLOT_BYTES]
                 entries = fill(work, items, slot, limits.begin_picture)
             else:
                 entries = []
                 for item in items:
                     limits.begin_picture()
-                    made = loaded(work, item, SLOT_BYTES)
+                    made = loaded(work, item)
                     entries.append(made if isinstance(made, str) else made[0])
                     if not isinstance(made, str):
                         values.append(made[1].reshape(-1).view(np.uint8).data)
-        said = [str(warning.message) for warning in caught]
+        sentences = [str(warning.message) for warning in caught]
         answer = {
             "entries": entries,
-            "warned": " ".join("; ".join(dict.fromkeys(said)).split())[:LONGEST_WARNING],
+            "warned": " ".join("; ".join(dict.fromkeys(sentences)).split())[:LONGEST_WARNING],
             "used": int(1000 * time.process_time()),
         }
         send(connection, answer, values)
