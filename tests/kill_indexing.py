@@ -23,7 +23,7 @@ import numpy as np
 from search_setup import LABELS, picture, save_model
 
 from labelwise.base.progress import Silent
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.photos import Index, update_index
 from labelwise.photos import ingest as scored_files
 from labelwise.photos.query import answer

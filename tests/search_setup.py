@@ -8,8 +8,10 @@ from PIL import Image
 
 from labelwise.decide import Threshold
 from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import make_head
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.predictions import Predictions
 from labelwise.types import LabelSpace
 
@@ -21,7 +23,7 @@ def save_model(folder: Path, seed: int = 0, labels=LABELS, spread: float = 1) ->
     torch.manual_seed(seed)
     backbone = create_backbone("small-cnn", image_size=16)
     head = HeadSpec("linear", {})
-    model = Model(backbone, head.make(backbone.channels, len(labels))).eval()
+    model = Model(backbone, make_head(head, backbone.channels, len(labels))).eval()
     with torch.no_grad():
         for weight in model.head.parameters():
             weight *= spread

@@ -18,7 +18,7 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos import Asked, Index
 from labelwise.photos.database import sum_of
 from labelwise.photos.filters import PhotoFilter
-from labelwise.photos.lists import Said, answers_of, place_of
+from labelwise.photos.lists import AnsweredList, place_of
 from labelwise.photos.prevalence import SampleAnswers, draw_sample
 from labelwise.photos.tagging import KeptFile, WrittenFiles
 from labelwise.queries import Query
@@ -68,10 +68,10 @@ def test_they_are_read_and_converted_by_the_first_answer(old):
         sample = draw_sample(index, dog, 2)
         asked = SampleAnswers(index, dog, sample).answers
         place = place_of(index.store, "dog", (0.1, 9, 0.25, False))
-        return said, answers_of(index.store, "dog"), sample.seed, asked, place
+        return said, AnsweredList(index.store, "dog").by_row, sample.seed, asked, place
 
     corrected = {(3, "dog", "present"), (4, "dog", "present"), (4, "cat", "unknown")}
-    checked = [Said(1, "yes", "ben"), Said(4, "unsure", "ben")]
+    checked = {1: {"ben": ("yes",)}, 4: {"ben": ("unsure",)}}
     expected = (corrected, checked, 5, {6: "no"}, 0)
     before = (old / "samples.jsonl").read_bytes()
     with Index(old) as index:
@@ -124,7 +124,7 @@ def found_in(folder):
     """Return what searches of an index find, with the paths."""
     filters = (PhotoFilter(), PhotoFilter(folder="holiday-1"), PhotoFilter(since="2023-06-05"))
     with Index(folder) as index:
-        found = [index.ask(Query.parse("dog"), one).top(PHOTOS) for one in filters]
+        found = [Asked(index, Query.parse("dog"), one).top(PHOTOS) for one in filters]
         kept = WrittenFiles(index.store, "sidecars").find("/a.xmp")
         return [(one.hits, one.count, one.photos) for one in found], kept
 

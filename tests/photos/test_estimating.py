@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
+from scipy.stats import hypergeom
 from typed import run
 
 from labelwise.errors import DataError, SettingsError
@@ -75,7 +76,7 @@ def test_folders_are_drawn_from_and_estimated_apart(library):
     table = sites(index, [(row, "n" if row % 3 else "s") for row in range(600)])
     found = []
     for grouping in (FOLDERS, table):
-        sample = draw_sample(index, DOG, 120, grouping, seed=1)
+        sample = draw_sample(index, DOG, 240, grouping, seed=1)
         assert [len(photos) for photos in sample.drawn.values()] == [120, 120]
         told = answered(index, sample, truth)
         found.append(estimate_from_answers(index, DOG, told, grouping))
@@ -129,9 +130,12 @@ def sites(index, names):
 def test_a_table_may_leave_photos_out_but_not_change_after_the_draw(library):
     index, truth = library
     groups = sites(index, [(row, "few") for row in range(100)])
-    sample = draw_sample(index, DOG, 20, groups)
-    drawn = {name: len(some) for name, some in sample.drawn.items()}
-    assert drawn == {"(not in the table)": 20, "few": 20}
+    drawn = {n: len(some) for n, some in draw_sample(index, DOG, 240, groups).drawn.items()}
+    assert drawn == {"(not in the table)": 140, "few": 100}  # all of few; the rest goes on
+    sample = draw_sample(index, DOG, 40, groups)
+    assert [len(photos) for photos in sample.drawn.values()] == [20, 20]
+    with pytest.raises(DataError, match=r"2 groups need an answer each.* at least 2 \(--ask\)"):
+        draw_sample(index, DOG, 1, groups)
     told = answered(index, sample, truth)
     sites(index, [(row, "few") for row in range(101)])
     with pytest.raises(DataError, match=r"by site of .* as it is now"):
@@ -227,14 +231,14 @@ def test_the_command_draws_reads_and_writes(library, tmp_path):
     index, truth = library
 
     def count(*words):
-        done = run("estimate", str(index.folder), *map(str, words), "--", "dog")
+        done = run("count", str(index.folder), *map(str, words), "--", "dog")
         return " ".join(done.stdout.split()) if done.exit_code == 0 else str(done.exception)
 
     said = count()
     assert "It holds if these photos are like the held-out ones" in said
     assert said.startswith(answer(index, Query.parse("dog")).counted)  # whoever is asked
     questions, counts = tmp_path / "questions.csv", tmp_path / "counts.csv"
-    assert "120 photos drawn at random" in count("--answers", "120", "-o", questions)
+    assert "120 photos drawn at random" in count("--ask", "120", "-o", questions)
     with questions.open(newline="") as file:
         lines = list(csv.DictReader(file))
     with questions.open("w", newline="") as file:
@@ -243,7 +247,7 @@ def test_the_command_draws_reads_and_writes(library, tmp_path):
         for line in lines:
             row = int(line["path"].rpartition("/")[2].removesuffix(".jpg"))
             table.writerow(line | {"answer": "yes" if truth[row] else "no"})
-    said = count("--answers-from", questions, "--csv", counts)
+    said = count("--answers", questions, "--csv", counts)
     with counts.open(newline="") as file:
         (found,) = csv.DictReader(file)
     assert found["method"] == "prediction-powered"
@@ -253,7 +257,7 @@ def test_the_command_draws_reads_and_writes(library, tmp_path):
     for options, why in (
         (("--by", "folder"), "draw some with --ask"),
         (("-o", counts), "the counts go to --csv"),
-        (("--answers", "5", "-o", questions, "--plot", "x.svg"), "-o only writes the questions"),
+        (("--ask", "5", "-o", questions, "--plot", "x.svg"), "-o only writes the questions"),
     ):
         assert why in count(*options)
 
@@ -261,7 +265,7 @@ def test_the_command_draws_reads_and_writes(library, tmp_path):
 def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
     index, _ = library
     plot, counts = index.folder.parent / "by folder.svg", index.folder.parent / "counts.csv"
-    call = ["estimate", str(index.folder), "dog", "--answers", "2", "--by", "folder"]
+    call = ["count", str(index.folder), "dog", "--ask", "4", "--by", "folder"]
     call += ["--plot", str(plot), "--csv", str(counts)]
 
     def asked(answers):
@@ -271,7 +275,7 @@ def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
     assert "does each photo match dog? 4 photos drawn at random" in said
     assert "'perhaps' is not an answer" in said
     assert "1 of 4 answered and kept; the same command goes on" in said
-    session = SampleAnswers(index, DOG, draw_sample(index, DOG, 2, FOLDERS))
+    session = SampleAnswers(index, DOG, draw_sample(index, DOG, 4, FOLDERS))
     assert list(session.answers.values()) == ["yes"]  # and what was taken back left no correction
     said = [(one.state, one.source) for one in index.store.corrections("dog")]
     assert said == [("present", "estimate")]
@@ -290,3 +294,32 @@ def test_the_command_asks_stops_goes_on_and_draws_a_chart(library):
     plot = index.folder.parent / "chart.pdf"
     with pytest.raises(SettingsError, match=r"an .svg file, got chart.pdf"):
         run(*call[:-3], plot, catch_exceptions=False)
+
+
+def test_known_labels_are_counted_with_intervals_only_where_some_are_unknown(tmp_path):
+    """Oracle: counts by hand; the tails of the hypergeometric law by SciPy."""
+    lines = [f"n{i}.jpg,{int(i < 3)},{int(i < 5)},north" for i in range(20)]
+    lines += [f"s{i}.jpg,1,{int(i < 4) if i < 10 else ''},south" for i in range(30)]
+    (tmp_path / "known.csv").write_text("\n".join(["path,dog,cat,site", *lines]) + "\n")
+    counts = tmp_path / "counts.csv"
+    shown = run("count", tmp_path / "known.csv", "--by", "site", "--csv", counts)
+    assert "a random sample of the rest" in shown.output, shown.output
+    with counts.open(newline="") as file:
+        rows = {(row["label"], row["site"]): row for row in csv.DictReader(file)}
+    found = {key: (row["photos"], row["known"], row["with it"]) for key, row in rows.items()}
+    assert found == {
+        ("cat", "north"): ("20", "20", "5"),
+        ("cat", "south"): ("30", "10", "12"),  # 4 of 10
+        ("dog", "north"): ("20", "20", "3"),
+        ("dog", "south"): ("30", "30", "30"),
+    }
+    between = {key: row["95% interval"] for key, row in rows.items() if row["95% interval"]}
+    possible = [
+        total
+        for total in range(31)
+        if hypergeom.sf(3, 30, total, 10) > 0.025 and hypergeom.cdf(4, 30, total, 10) > 0.025
+    ]
+    assert between == {("cat", "south"): f"{possible[0]} to {possible[-1]}"}
+    all_known = run("count", tmp_path / "known.csv", "dog")
+    assert "interval" not in all_known.output
+    assert all_known.output.split()[-4:] == ["dog", "50", "50", "33"]

@@ -1,11 +1,14 @@
 """Oracle: what Predictor.predict says of the same files, and the file system itself."""
 
+import errno
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from forged import rewrite
 from open_indexes import open_index
@@ -14,10 +17,10 @@ from raw_photos import dng
 from search_setup import picture, save_model
 from typer.testing import CliRunner
 
-from labelwise.base.files import locked
+from labelwise.base.files import locked, write_error
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.photos import answer, ingest
 from labelwise.photos.query import Asked
 from labelwise.pictures.decode import IMAGE_SUFFIXES, RAW_SUFFIXES
@@ -198,7 +201,8 @@ def test_names_of_all_kinds_are_indexed_and_others_passed_over(update, photos):
     os.link(os.fsencode(odd[0]), raw)  # a name that is not Unicode
     (photos / "loop").symlink_to(photos)
     os.mkfifo(photos / "pipe.png")
-    assert counts(update()) == {"new": 17, "copied": 1}
+    passed = {"left_out": {"hidden file": 1, "system folder": 1, "special file": 1}}
+    assert counts(update()) == {"new": 17, "copied": 1, **passed}
     store = open_index(update.folder).store
     paths = store.paths_of(range(17))
     assert os.fsdecode(raw) in [path for found in paths.values() for path in found]
@@ -207,10 +211,10 @@ def test_names_of_all_kinds_are_indexed_and_others_passed_over(update, photos):
     }
     assert store.row_of(str(photos / r"caf\xe9.png")) is None  # as the other name is shown
     assert store.row_of("") is None
-    assert counts(update()) == {"unchanged": 18}
+    assert counts(update()) == {"unchanged": 18, **passed}
     odd[3].unlink()
     odd[2].rename(photos / "a.PNG")  # as a disk that does not tell case apart would
-    assert counts(update()) == {"moved": 1, "missing": 1, "unchanged": 16}
+    assert counts(update()) == {"moved": 1, "missing": 1, "unchanged": 16, **passed}
 
 
 def test_turned_photos_have_the_size_and_time_people_see(update, photos):
@@ -265,7 +269,60 @@ def test_other_weights_need_a_rebuild_which_keeps_corrections(update, photos, tm
     assert_right(index, photos, other)
     (said,) = index.store.corrections(row=index.store.row_of(str(photos / "3.png")))
     assert (said.label, said.state) == ("cat", "absent")
-    assert not (update.folder / "before-rebuild").exists()
+    assert not [*update.folder.glob(".*")]
+
+
+def test_a_rebuild_that_stops_anywhere_harms_nothing(update, photos, tmp_path, monkeypatch):
+    """Oracle: the logits of the model that the index must answer with, before and after."""
+    models = [save_model(tmp_path / f"model {seed}", seed=seed) for seed in (1, 2)]
+    update(model=models[0])
+    index = open_index(update.folder)
+    index.correct(index.store.row_of(str(photos / "3.png")), {"cat": "absent"})
+    index.store.database.put("sidecars", [(b"3.xmp", "3.xmp", None, b"hash", "tags")])
+    (update.folder / "scores" / "mine.txt").write_text("not labelwise's")
+    monkeypatch.setattr(ingest, "ROWS_PER_WRITE", 4)
+    written, write = [], pq.write_table
+
+    def fill(table, path, **how):
+        written.append(path.parent.name)
+        if written.count("scores") == 2:  # the first photos are in the new index then
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(table, path, **how)
+
+    with monkeypatch.context() as full:
+        full.setattr(pq, "write_table", fill)
+        with pytest.raises(LabelwiseError, match="the disk is full"):
+            update(model=models[1], rebuild=True, batch_size=4)
+    assert_right(open_index(update.folder), photos, models[0])
+    replace, left = os.replace, [0]
+
+    def stop(source, target):
+        left[0] -= ingest.REBUILT in f"{source}{target}"
+        if not left[0]:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr("labelwise.photos.ingest.os.replace", stop)
+    is_index = [True]
+    while not is_index or left[0] <= 0:
+        left[0] = len(is_index)
+        with suppress(KeyboardInterrupt):
+            update(model=models[1], rebuild=is_index[-1])
+        is_index.append((update.folder / "index.json").exists())
+    assert is_index[:3] == [True, True, False]
+    assert len(is_index) > 4
+    index = open_index(update.folder)
+    assert_right(index, photos, models[1])
+    (said,) = index.store.corrections(row=index.store.row_of(str(photos / "3.png")))
+    assert (said.label, said.state) == ("cat", "absent")
+    assert index.store.database.read("sidecars")[0][0] == b"3.xmp"
+    assert (update.folder / "scores" / "mine.txt").is_file()
+    assert not [*update.folder.glob(".*")]
+
+
+def test_a_short_write_of_numpy_is_called_a_full_disk(tmp_path):
+    short = OSError("328960 requested and 313312 written")
+    assert "the disk is full" in str(write_error(tmp_path / "a.npy", short))
 
 
 def test_what_is_missing_is_said_and_one_process_writes_at_a_time(update, tmp_path):

@@ -20,8 +20,8 @@ from typed import run
 
 from labelwise.base.progress import Silent
 from labelwise.errors import DataError
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer, likeness_of, shift, update_index
 from labelwise.photos.embeddings import Projection
@@ -50,7 +50,7 @@ def test_other_pictures_are_noticed_and_the_far_ones_named(tmp_path, model):
     assert found.likeness.outcome == "pictures differ"
     assert found.far_rows[0] == 17
     assert f"{found.far:,} of 300 photos are far from every held-out one" in found.sentence()
-    said = run("estimate", tmp_path / "index", "dog").output
+    said = run("count", tmp_path / "index", "dog").output
     assert "These photos do not look like the held-out ones" in said
 
 
@@ -62,7 +62,7 @@ def test_photos_of_validation_are_not_called_held_out(tmp_path, model):
             facts = index.facts.model_copy(update={"held_out": "val"})
             with index.store.database.rewriting("index.json"):
                 facts.save(folder / "index.json")
-        for verb in (("search", str(folder), "dog", "-n", "1"), ("estimate", str(folder), "dog")):
+        for verb in (("search", str(folder), "dog", "-n", "1"), ("count", str(folder), "dog")):
             said = " ".join(run(*verb).output.split())
             assert "the validation ones" in said
             assert "held-out" not in said
@@ -294,7 +294,9 @@ def test_pictures_of_the_same_kind_are_alike_and_copies_are_said(tmp_path, pictu
             own.resize((64, 64)).save(tmp_path / "photos" / f"copy-{row}.png")
     found, _ = indexed(tmp_path, pictured_run, 1000)
     assert (found.likeness.outcome, found.embedded, found.copies) == ("alike", TEST, 2)
-    assert "2 of 62 photos are near copies of held-out ones (70 compared)" in found.sentence()
+    assert (
+        "2 of 62 photos are held-out ones or near copies of them (70 compared)" in found.sentence()
+    )
 
 
 def test_other_pictures_differ_though_the_model_says_the_same_of_them(tmp_path, pictured_run):

@@ -80,16 +80,17 @@ def test_a_check_keeps_its_promise_and_withdraws_it_with_the_answer(index):
     state = session.state()
     while state.promise is None:
         assert receipts_of(index) == []
-        state = session.answer(session.next_photo(), "yes")
+        state = session.answer(session.ask(session.who), "yes")
     (receipt,) = receipts_of(index)
     assert receipt.promise == state.promise
     assert (receipt.promise.kind, receipt.held_out) == ("checked", "")  # no held-out photo joined
     assert sorted(rows_in_order(index, receipt)) == sorted(session.left())
     assert len(judged(index)) == 1
-    assert session.undo().promise is None
+    session.undo()
+    assert session.state().promise is None
     assert judged(index) == []  # what was withdrawn is not held to anything
     assert [one.withdrawn for one in receipts_of(index)] == [True]
-    session.answer(session.next_photo(), "yes")
+    session.answer(session.ask(session.who), "yes")
     assert [one.withdrawn for one in receipts_of(index)] == [True, False]
 
 
@@ -131,7 +132,7 @@ def test_an_index_built_anew_takes_its_receipts_over(index, model, tmp_path):
     _, kept = promised(index, who="ann")
     session = CheckSession(index, CAT, wrong_at_most=0.3, top=12)
     while session.state().promise is None:
-        session.answer(session.next_photo(), "yes")
+        session.answer(session.ask(session.who), "yes")
     session.undo()
     logits = np.stack([index.store.column(k) for k in range(4)], axis=1)
     rebuilt = made_index(tmp_path / "other" / "photos.index", model, logits[:0])
@@ -187,10 +188,10 @@ def test_a_list_whose_every_photo_is_answered_is_kept_or_broken_for_certain(inde
 def test_unsure_and_answers_that_disagree_count_as_wrong(index):
     order = rows_in_order(index, sure(index)).tolist()
     session = CheckSession(index, Query.parse("dog"), top=600)
-    while (photo := session.next_photo()).row not in order:
+    while session.row(photo := session.ask(session.who)) not in order:
         session.answer(photo, "yes")
     session.answer(photo, "unsure")
-    other = next(row for row in order if row != photo.row)
+    other = next(row for row in order if row != session.row(photo))
     index.correct(other, {"dog": "present"})
     (verdict,) = judged(index, {"dog": {other: False}})
     assert (verdict.answers.right, verdict.answers.wrong) == (0, 2)
@@ -273,7 +274,7 @@ def answered(session, says, most=60):
     """Answer until the list is promised or everything was asked; return the rows and the state."""
     asked, state = [], session.state()
     for _ in range(most):
-        photo = session.next_photo()
+        photo = session.ask(session.who)
         if photo is None or state.promise is not None:
             break
         asked.append(photo)
@@ -284,7 +285,7 @@ def answered(session, says, most=60):
 def test_a_list_that_is_all_right_is_promised_and_its_answers_are_corrections(pictured):
     session = session_of(pictured)
     asked, state = answered(session, lambda photo: "yes")
-    fresh = [photo.row for photo in asked if not photo.repeated]
+    fresh = [session.row(photo) for photo in asked if not photo.repeated]
     assert len(set(fresh)) == len(fresh) < 12
     assert (state.promise.checked, state.promise.listed) == (len(fresh), 12)
     assert str(state).endswith(state.promise.in_words("dog"))
@@ -301,22 +302,22 @@ def test_the_draw_is_random_and_goes_on_where_it_was_left(pictured):
     assert sorted(order) == [*range(12)]
     assert order != first.left().tolist()
     for row in order[:3]:
-        photo = first.next_photo()
-        assert photo.row == row
+        photo = first.ask(first.who)
+        assert first.row(photo) == row
         first.answer(photo, "no")
     again = session_of(pictured)
-    assert (again.state(), again.next_photo().row) == (first.state(), order[3])
+    assert (again.state(), again.row(again.ask(again.who))) == (first.state(), order[3])
 
 
 def test_a_query_of_two_labels_corrects_them_only_where_the_answer_tells(pictured):
     session = session_of(pictured, "dog, -beach")
-    yes = session.next_photo()
+    yes = session.ask(session.who)
     session.answer(yes, "yes")
-    session.answer(session.next_photo(), "no")
+    session.answer(session.ask(session.who), "no")
     said = {(one.row, one.label, one.state) for one in pictured.store.corrections()}
-    assert said == {(yes.row, "dog", "present"), (yes.row, "beach", "absent")}
+    assert said == {(session.row(yes), "dog", "present"), (session.row(yes), "beach", "absent")}
     either = session_of(pictured, "cat | row")
-    either.answer(either.next_photo(), "yes")
+    either.answer(either.ask(either.who), "yes")
     assert len(pictured.store.corrections()) == 2
 
 
@@ -325,7 +326,7 @@ def test_a_shorter_list_keeps_its_answers_and_needs_more_evidence(pictured):
     long = session_of(pictured, wrong_at_most=0.1)
     best = [int(row) for row in long.left()]
     says = {row: "yes" if place < 6 else "no" for place, row in enumerate(best)}
-    _, state = answered(long, lambda photo: says[photo.row], most=6)
+    _, state = answered(long, lambda photo: says[long.row(photo)], most=6)
     assert state.promise is None
     short = session_of(pictured, wrong_at_most=0.1, top=6)
     check = short.state().check
@@ -335,7 +336,7 @@ def test_a_shorter_list_keeps_its_answers_and_needs_more_evidence(pictured):
     assert short.rows.tolist() == inside
     known = {int(row) for row in long.rows[: state.check.checked]}
     assert check.checked == next((at for at, row in enumerate(inside) if row not in known), 6)
-    _, state = answered(short, lambda photo: says[photo.row])
+    _, state = answered(short, lambda photo: says[long.row(photo)])
     assert state.promise.listed == 6
     assert session_of(pictured, wrong_at_most=0.1).state().check.place == 0
 
@@ -343,9 +344,9 @@ def test_a_shorter_list_keeps_its_answers_and_needs_more_evidence(pictured):
 def test_answers_at_random_are_noticed_kindly(pictured):
     """Oracle: a person who says yes first and no the second time."""
     session, asked = session_of(pictured, wrong_at_most=0.05), []
-    while (photo := session.next_photo()) is not None and len(asked) < 40:
-        state = session.answer(photo, "no" if photo.row in asked else "yes")
-        asked.append(photo.row)
+    while (photo := session.ask(session.who)) is not None and len(asked) < 40:
+        state = session.answer(photo, "no" if session.row(photo) in asked else "yes")
+        asked.append(session.row(photo))
     assert len(asked) > 8
     repeated = replace(state, repeats=3, changed=2, promise=None)
     assert "2 of 3 photos shown twice were answered differently" in str(repeated)
@@ -356,7 +357,7 @@ def test_answers_at_random_are_noticed_kindly(pictured):
 
 def test_two_people_who_disagree_and_people_who_cannot_tell(pictured):
     ann, bob = session_of(pictured), session_of(pictured, who="bob")
-    photo = ann.next_photo()
+    photo = ann.ask(ann.who)
     ann.answer(photo, "yes")
     state = bob.answer(photo, "no")
     assert (state.disagreed, state.check.checked, state.check.wrong) == (1, 1, 1)
@@ -370,17 +371,17 @@ def test_two_people_who_disagree_and_people_who_cannot_tell(pictured):
 def test_a_list_of_one_photo(pictured):
     session = session_of(pictured, "row", top=1)
     assert session.state().more == 1
-    state = session.answer(session.next_photo(), "yes")
-    assert (state.promise.listed, session.next_photo()) == (1, None)
+    state = session.answer(session.ask(session.who), "yes")
+    assert (state.promise.listed, session.ask(session.who)) == (1, None)
     wrong = session_of(pictured, "beach", top=1)
-    assert "no photo of it is right" in str(wrong.answer(wrong.next_photo(), "no"))
+    assert "no photo of it is right" in str(wrong.answer(wrong.ask(wrong.who), "no"))
 
 
 def test_a_list_that_fails_offers_a_shorter_one(index):
     """Oracle: a person who finds every other photo wrong; half of the list is offered."""
     session = session_of(index, wrong_at_most=0.1, top=70)
     for turn in range(16):
-        state = session.answer(session.next_photo(), ("yes", "no")[turn % 2])
+        state = session.answer(session.ask(session.who), ("yes", "no")[turn % 2])
     assert (state.promise, state.shorter) == (None, 35)
     assert state.more is None or state.more > 40
     assert "a list of the best 35 may take fewer: --top 35" in str(state)
@@ -399,7 +400,7 @@ def test_a_check_goes_on_with_a_shorter_list_where_the_first_fails(index):
     assert len(few.rows) < len(many.rows)
     best = many.left().tolist()
     right = set(best[: int(0.6 * len(best))])
-    _, state = answered(many, lambda photo: "yes" if photo.row in right else "no", most=200)
+    _, state = answered(many, lambda photo: "yes" if many.row(photo) in right else "no", most=200)
     assert state.check.place > 0
     assert state.check.listed < len(best)
     left = many.left().tolist()
@@ -407,3 +408,24 @@ def test_a_check_goes_on_with_a_shorter_list_where_the_first_fails(index):
     assert sum(row not in right for row in left) <= 0.3 * len(left)
     assert f"of these {len(left)} photos match dog: " in str(state)
     assert session_of(index, top=None, answers=20).state() == state
+
+
+def test_people_share_a_list_and_a_killed_session_goes_on(pictured):
+    """Oracle: the order of draws of one person alone; what each person was asked."""
+    order = session_of(pictured).rows.tolist()
+    shared = session_of(pictured)
+    ann, bob, eve = (shared.ask(who) for who in ("ann", "bob", "eve"))
+    assert [shared.row(question) for question in (ann, bob, eve)] == order[:3]
+    assert shared.ask("bob") == bob  # who looks again sees the same photo
+    shared.answer(bob, "yes", "bob")
+    assert shared.state().check.checked == 0  # it waits for the photo drawn before it
+    again = session_of(pictured)  # of another process, which knows the log alone
+    again.answer(again.ask("ann"), "no", "ann")
+    assert again.state().check.checked == 2
+    assert shared.undo("bob").photo == bob.photo  # each takes back their own last answer
+    assert (again.state().check.checked, shared.undo("eve")) == (1, None)
+    while shared.state().promise is None and (question := shared.ask("eve")) is not None:
+        shared.answer(question, "yes", "eve")
+    assert shared.state() == again.state()
+    ends = [session.ask(who) for session in (shared, again) for who in ("ann", "bob")]
+    assert [end is None or end.repeated for end in ends] == [True] * 4

@@ -2,7 +2,7 @@
 
 update_index(Path("photos.index"), ["Photos"], model=Path("runs/photos"), watch=make_watch())
 with Index(Path("photos.index")) as index:
-    found = index.ask(Query.parse("dog, -beach")).top(50)
+    found = Asked(index, Query.parse("dog, -beach")).top(50)
 """
 
 from pathlib import Path

@@ -14,16 +14,14 @@ A flipped bit is never taken for a probability, or for the name of a photo:
 Sums guard against faults of disks and killed writers, not against people who can write here. Rows
 of version 0.2 have none until the next update; from then on a missing sum is damage. A file that is
 replaced has no hash until the new one is in its place. ``cache/NAME.bin`` (arrays end to end, to be
-mapped) can be made again and has its sums in ``cache/NAME.bin.sums``: a CRC-32 of each MiB.
+mapped) can be made again and has its CRC-32 in ``cache/NAME.bin.sums``.
 """
 
 import hashlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
-from os import cpu_count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -39,8 +37,7 @@ HASHED = (
     *("index.json", "model.json", "held-out.parquet", "validation.parquet", "taxonomy.csv"),
     *("projection.npy", "scores/*.parquet", "embeddings/*.parquet", "looks/*.parquet"),
 )
-CHUNK = 1 << 20  # bytes of a file of the cache that have a sum
-PARALLEL = 8 << 20  # bytes from which a second thread pays
+CHUNK = 1 << 20  # bytes that are read at once
 
 Parts = Callable[[int, int], Iterable[NDArray[Any]]]
 PATIENCE_SECONDS = 300.0  # for another process that writes
@@ -152,8 +149,8 @@ class Database:
         return bool(self.execute(query, (name,)))
 
     def hash_of(self, name: str) -> bytes | None:
-        kept = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
-        return kept[0][0] if kept else None
+        rows = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
+        return rows[0][0] if rows else None
 
     def put_hash(self, name: str, digest: bytes | None = None) -> None:
         """Keep the hash of a file as it is, inside a transaction of the caller."""
@@ -177,16 +174,16 @@ class Database:
         """
         if once and name in self._checked:
             return True
-        kept, path, problem = self.hash_of(name), self.folder / name, ""
+        expected, path, problem = self.hash_of(name), self.folder / name, ""
         try:
-            if kept is not None and file_hash(path) != kept:
+            if expected is not None and file_hash(path) != expected:
                 problem = "is damaged: it is not what was written"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         if problem:
             raise CheckpointError(f"{path} {problem}; {way_out(self.folder)}")
         self._checked.add(name)
-        return kept is not None
+        return expected is not None
 
     def sound_file(self, name: str) -> Path | None:
         if not (self.folder / name).is_file():
@@ -224,8 +221,8 @@ class Database:
         )
 
     def seal(self, table: str, where: str, values: Iterable[Sequence[Any]] = ((),)) -> None:
-        own = ", ".join(SUMMED[table])
-        self.executemany(f"UPDATE {table} SET sum = sum_of({own}) WHERE {where}", values)
+        columns = ", ".join(SUMMED[table])
+        self.executemany(f"UPDATE {table} SET sum = sum_of({columns}) WHERE {where}", values)
 
     def verify(self, table: str) -> None:
         """Raise if any row of a table is damaged; what did not change since is not read again."""
@@ -233,8 +230,8 @@ class Database:
         state = int(version), self._connection.total_changes
         if self._verified.get(table) == state:
             return
-        own, unlike = ", ".join(SUMMED[table]), "IS NOT" if self.sealed else "!="
-        damaged = f"{self._sum(table)} {unlike} sum_of({own})"
+        columns, unlike = ", ".join(SUMMED[table]), "IS NOT" if self.sealed else "!="
+        damaged = f"{self._sum(table)} {unlike} sum_of({columns})"
         self._require(f"SELECT count(*) FROM {table} WHERE {damaged}", 0, table)
         self._verified[table] = state
 
@@ -280,10 +277,10 @@ class Database:
                 f"{self.path} was written by another version of labelwise (its format is "
                 f"{self.version}, this version reads {OF_0_2} and {VERSION}); install that version"
             )
-        kept = self.hash_of(SCHEMA_NAME) if self.version == VERSION else None
-        self.sealed, digest = kept is not None, self._schema_hash()
-        if kept not in (None, digest):
-            moved = kept is not None and kept[:16] == digest[:16]
+        expected = self.hash_of(SCHEMA_NAME) if self.version == VERSION else None
+        self.sealed, digest = expected is not None, self._schema_hash()
+        if expected not in (None, digest):
+            moved = expected is not None and expected[:16] == digest[:16]
             if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
                 schema = "its schema is not what was written"
                 raise CheckpointError(f"{self.path} is damaged: {schema}; {DAMAGED}")
@@ -328,9 +325,9 @@ def _in_words(path: Path) -> Iterator[None]:
     except UnicodeDecodeError:  # what SQLite says of a damaged table repeats its bytes
         raise CheckpointError(f"{path} cannot be read: it is malformed; {DAMAGED}") from None
     except sqlite3.DatabaseError as error:
-        for kind, words in WRITING.items():
+        for kind, sentence in WRITING.items():
             if str(getattr(error, "sqlite_errorname", "")).startswith(kind):
-                raise LabelwiseError(f"cannot write {path}: {words}") from None
+                raise LabelwiseError(f"cannot write {path}: {sentence}") from None
         reason = one_line(str(error))[:200]
         raise CheckpointError(f"{path} cannot be read: {reason}; {DAMAGED}") from None
 
@@ -392,41 +389,36 @@ class CacheFiles:
         It may be made of another, which is then grown under the same lock. A damaged file is
         removed and not cut off, since another process may have mapped it.
         """
-        path, sums_at = self.folder / name, self.folder / f"{name}.sums"
-        outermost, size, sums = not self._holding, 0, np.empty(0, np.uint32)
+        path, sum_at = self.folder / name, self.folder / f"{name}.sums"
+        outermost, size, total = not self._holding, 0, 0
         self.folder.mkdir(exist_ok=True)
         with locked(self.folder) if outermost else nullcontext():
             self._holding = True
             try:
                 with suppress(FileNotFoundError):
-                    kept, seen = sums_at.read_bytes(), _sums(path)
-                    if seen.tobytes() == kept:
-                        size, sums = path.stat().st_size, seen
+                    noted, total = sum_at.read_bytes(), _sum_of_file(path)
+                    size = path.stat().st_size if noted == total.to_bytes(4, "little") else 0
                 if not size:
                     path.unlink(missing_ok=True)
+                    total = 0
                 self._sound[name] = size
                 if size // row_size < rows:
-                    sums_at.unlink(missing_ok=True)
+                    sum_at.unlink(missing_ok=True)
                     with path.open("ab") as stream:
                         for values in parts(size // row_size, rows):
-                            stream.write(np.ascontiguousarray(values).data)
-                    whole = size // CHUNK
-                    sums = np.concatenate([sums[:whole], _sums(path, whole * CHUNK)])
-                    sums_at.write_bytes(sums.tobytes())
+                            data = np.ascontiguousarray(values).data
+                            stream.write(data)
+                            total = zlib.crc32(data, total)
+                    sum_at.write_bytes(total.to_bytes(4, "little"))
                     self._sound[name] = path.stat().st_size
             finally:
                 self._holding = not outermost
 
 
-def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
-    """Return the CRC-32 of each chunk from ``start`` on; mapped, they would count as memory."""
-    size = path.stat().st_size
-
-    def sum_at(place: int) -> int:
-        with path.open("rb", buffering=0) as stream:
-            stream.seek(place)
-            return zlib.crc32(stream.read(CHUNK))
-
-    threads = 1 if size - start < PARALLEL else min(cpu_count() or 1, 4)
-    with ThreadPoolExecutor(threads) as pool:
-        return np.array([*pool.map(sum_at, range(start, size, CHUNK))], np.uint32)
+def _sum_of_file(path: Path) -> int:
+    """Return the CRC-32 of a file, read in pieces: mapped, it would count as memory."""
+    total = 0
+    with path.open("rb", buffering=0) as stream:
+        while data := stream.read(CHUNK):
+            total = zlib.crc32(data, total)
+    return total

@@ -1,22 +1,15 @@
 """Embeddings: the photos of an index by how they look to the backbone.
 
-    embedding = unit vector of R V (features - mean)   V: main directions of the first photos'
-                                                       features; R: a fixed random rotation
-    code      = the signs of the embedding, one bit per number
+    embedding = unit vector of V (features - mean)   V: main directions of the first features
     nearness  = cosine of two embeddings
 
-Vectors at angle a differ in a share a / pi of their signs. So the codes choose the pictures worth a
-look, and their embeddings give the order. Without the rotation most signs would belong to
-directions in which the pictures hardly differ.
+The nearest photos are found by the cosines of all of them, computed block by block.
 """
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from os import cpu_count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,28 +17,20 @@ from numpy.typing import NDArray
 from labelwise.base.files import replacing
 from labelwise.errors import DataError
 from labelwise.photos.store import Store
-from labelwise.photos.topk import Rows, value_at
+from labelwise.photos.topk import ROWS_AT_ONCE, Rows, best_rows
 
 PROJECTION_FILE = "projection.npy"
 MAPS_FILE = Path(__file__).parent / "words" / "caption_maps.npz"
 WIDTH = 256
-LOOKED_AT = 2000
-SIFTED = 8  # times as many rows have all their signs counted
-SAMPLED = 1 << 16  # distances that say how many are small
-BLOCK = 1 << 14
-MEASURED = 1 << 13  # rows that a thread measures at once
-PARALLEL = 1 << 16  # rows; fewer are measured by one thread
 COVARIANCE_ROWS = 20_000  # say how photos differ
 ALBUM_RIDGE = 3.0  # mean variances; on COCO 1 to 10 rank about equally well
-FAR = 255  # more signs than half a code has
 
 Vectors = NDArray[np.float32]
-Codes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """From features (n, D) to embeddings; ``numbers`` (1 + width, D) are the mean, then R V."""
+    """From features (n, D) to embeddings; ``numbers`` (1 + width, D) are the mean, then V."""
 
     numbers: Vectors
 
@@ -55,8 +40,7 @@ class Projection:
         centred = features.astype(np.float64) - mean
         width = min(WIDTH, features.shape[1])
         directions = np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, :width]
-        rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0]
-        return cls(np.vstack([mean, (directions @ rotation).T]).astype(np.float32))
+        return cls(np.vstack([mean, directions.T]).astype(np.float32))
 
     def __call__(self, features: Vectors) -> NDArray[np.float16]:
         mean, directions = self.numbers[0], self.numbers[1:]
@@ -70,7 +54,6 @@ class IndexEmbeddings:
 
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self._store = folder, store
-        self._codes: Codes | None = None
 
     @cached_property
     def projection(self) -> Projection | None:
@@ -93,12 +76,10 @@ class IndexEmbeddings:
     def nearest(
         self, embedding: NDArray[np.float16], count: int, without: Iterable[int] = ()
     ) -> tuple[Rows, NDArray[np.float64]]:
-        vectors = self._store.embeddings()
+        """Return the rows nearest to an embedding (D,), nearest first, and their cosines."""
         excluded = np.union1d(self._store.dead_rows(), np.array([*without], np.int64))
-        if self._codes is None or self._codes.shape[1] != len(vectors):
-            self._codes = codes_of(vectors)
-        rows, cosines = nearest_rows(embedding, vectors, self._codes, count, excluded)
-        return rows, cosines.astype(np.float64)
+        vectors = self._store.embeddings()
+        return farthest_rows(embedding.astype(np.float64), vectors, count, excluded)
 
     def along(
         self, direction: NDArray[np.float64], count: int, among: Rows | None = None
@@ -146,48 +127,6 @@ def to_captions(projection: Projection | None) -> Vectors | None:
     return np.asarray(projection.numbers[1:] @ (image / deviation).T)
 
 
-def codes_of(embeddings: NDArray[np.float16]) -> Codes:
-    """Return the signs of embeddings (n, D) in words of 64 bits, (ceil(D / 64), n)."""
-    words = -(-embeddings.shape[1] // 64)
-    codes = np.empty((words, len(embeddings)), np.uint64)
-    for start in range(0, len(embeddings), BLOCK):
-        block = embeddings[start : start + BLOCK]
-        signs = np.zeros((len(block), 64 * words), np.bool_)
-        signs[:, : block.shape[1]] = block > 0
-        codes[:, start : start + BLOCK] = np.packbits(signs, axis=1).view(np.uint64).T
-    return codes
-
-
-def nearest_rows(
-    target: NDArray[np.float16],
-    embeddings: NDArray[np.float16],
-    codes: Codes,
-    count: int,
-    excluded: Rows,
-) -> tuple[Rows, Vectors]:
-    """Return the ``count`` rows nearest to an embedding (D,), nearest first, and their cosines.
-
-    Half of the signs choose the rows whose other signs are counted.
-    """
-    own = codes_of(target[None])[:, 0]
-    looked_at, half = max(LOOKED_AT, 4 * count), -(-len(own) // 2)
-    first = np.empty(codes.shape[1], np.uint8)  # in how many signs codes differ; at most 3 words
-    for start in range(0, len(first), BLOCK):
-        block, total = codes[:, start : start + BLOCK], first[start : start + BLOCK]
-        np.bitwise_count(block[0] ^ own[0], out=total)
-        for word in range(1, half):
-            total += np.bitwise_count(block[word] ^ own[word])
-    first[excluded] = FAR
-    rows = _least(first, SIFTED * looked_at)
-    distance = first[rows].astype(np.uint16)
-    for word in range(half, len(own)):
-        distance += np.bitwise_count(codes[word, rows] ^ own[word])
-    rows = rows[_least(distance, looked_at)]
-    cosines = embeddings[rows].astype(np.float32) @ target.astype(np.float32)
-    order = np.argsort(-cosines, kind="stable")[:count]
-    return rows[order], cosines[order]
-
-
 def farthest_rows(
     direction: NDArray[np.float64],
     embeddings: NDArray[np.float16],
@@ -204,26 +143,11 @@ def farthest_rows(
     every = np.arange(len(embeddings)) if among is None else among
     rows = np.setdiff1d(every, excluded) if len(excluded) or among is not None else every
     cosines = np.empty(len(rows), np.float32)
-
-    def measure(start: int) -> None:
-        some = rows[start : start + MEASURED]
-        whole = len(some) and some[-1] - some[0] == len(some) - 1
-        block = embeddings[some[0] : some[-1] + 1] if whole else embeddings[some]
-        np.dot(mapped(block, turned), target, out=cosines[start : start + MEASURED])
-
-    threads = min(cpu_count() or 1, 4) if len(rows) >= PARALLEL else 1
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(measure, range(0, len(rows), MEASURED)))
-    places = np.flatnonzero(cosines >= value_at(cosines, count))
-    order = places[np.argsort(-cosines[places], kind="stable")[:count]]
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        block = slice(start, start + ROWS_AT_ONCE)
+        cosines[block] = mapped(embeddings[rows[block]], turned) @ target
+    order = best_rows(cosines, count)
     return rows[order], cosines[order].astype(np.float64)
-
-
-def _least(distance: NDArray[np.integer[Any]], count: int) -> Rows:
-    """Return the places of at least the ``count`` smallest distances, ties included."""
-    step = max(1, len(distance) // SAMPLED)
-    enough = np.bincount(distance[::step], minlength=FAR + 1)[:FAR].cumsum() * step >= count
-    return np.flatnonzero(distance <= (enough.argmax() if enough.any() else FAR - 1))
 
 
 def mapped(embeddings: NDArray[np.float16], turned: Vectors | None) -> Vectors:

@@ -1,8 +1,9 @@
 """Which photos of an index a search looks at: by folder, day, camera, rating, keywords, look.
 
 A photo with several copies is below a folder if one of them is. A photo without a date, a camera or
-a rating passes no filter for it. *Distinct* photos are one of each set of near copies, the earliest
-(:func:`labelwise.pictures.duplicates.first_near`); the cache keeps which these are.
+a rating passes no filter for it. *Distinct* photos are one of each set of copies, the earliest.
+Photos that look alike (:func:`labelwise.pictures.duplicates.first_near`) are laid on each other
+(:mod:`labelwise.pictures.copies`); the cache keeps which are copies.
 """
 
 import os
@@ -14,15 +15,18 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.errors import DataError
 from labelwise.photos.index import Index
 from labelwise.photos.topk import Rows
+from labelwise.pictures.copies import copied_pairs, reader
 from labelwise.pictures.duplicates import NEAR, first_near
+from labelwise.pictures.sources import FileImages
 from labelwise.tables.tabular import open_tabular
 
 NOT_IN_TABLE = "(not in the table)"
-CACHE = "near-copies.bin"
+CACHE = "copies.bin"
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,30 @@ def _first_rows(index: Index) -> Rows | None:
 
     def made(done: int, rows: int) -> Iterator[Rows]:
         known = np.fromfile(store.cache.folder / CACHE, np.int64, done) if done else None
-        yield first_near(looks[:rows], NEAR, known)[done:]
+        yield _copied(index, looks[:rows], known)[done:]
 
     return np.asarray(store.cache.grown(CACHE, np.dtype(np.int64), (len(looks), 1), made)[:, 0])
+
+
+def _copied(index: Index, looks: NDArray[np.float16], known: Rows | None) -> Rows:
+    """Return the first row (n,) that each photo is a copy of: one that was looked at beside it.
+
+    A photo that cannot be read any more is a copy of nothing.
+    """
+    near = first_near(looks, NEAR, known)
+    done = 0 if known is None else len(known)
+    rows = np.flatnonzero(near != np.arange(len(near)))
+    rows = rows[rows >= done]
+    pairs = np.stack([near[rows], rows], 1)
+    places = index.store.paths_of(np.unique(pairs).tolist())
+    photos = FileImages(
+        "", ["" if (at := places.get(row)) is None else at[0] for row in range(len(near))]
+    )
+    firsts = np.arange(len(near))
+    firsts[:done] = near[:done]
+    copies = copied_pairs(pairs, reader(photos))[0]
+    firsts[copies[:, 1]] = copies[:, 0]
+    return firsts
 
 
 DAY = re.compile(r"[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?")
@@ -213,7 +238,7 @@ class PhotoFilter:
             from labelwise.photos.metadata import headers_of  # slow to import
 
             kept[index.store.dead_rows()] = False  # no file of theirs could be asked
-            for row, header in headers_of(index, np.flatnonzero(kept).tolist()).items():
+            for row, header in headers_of(index.store, np.flatnonzero(kept).tolist()).items():
                 named = {word.casefold() for word in header.keywords}
                 kept[row] = (
                     (self.camera or "").casefold() in (header.camera or "").casefold()

@@ -6,10 +6,8 @@ corrects, so they keep to the model's own link (``refit=False``). The cache keep
 log(1 - p) where they take longer to compute than a search:
 
     p-LABEL-MODEL.bin, q-...     of a large index: log p, and log(1 - p), of one label
-    held-out-MODEL-FILE.bin      photos of the model whose labels are known: what queries and
-    validation-MODEL-FILE.bin    promises are fitted on
 
-MODEL is a hash of ``model.json``, FILE one of their predictions.
+MODEL is a hash of ``model.json``.
 """
 
 import os
@@ -21,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +42,12 @@ from labelwise.queries import BoundQuery, Query, bind
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-if TYPE_CHECKING:
-    from labelwise.photos.filters import PhotoFilter
-    from labelwise.photos.query import Asked
-
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows from which each label has files of its own
 FAR = 50.0  # log-odds beyond which nothing changes
 ENOUGH = 50  # held-out photos that keep a fit where it was
 LABELS_KEPT = 64
+OLD_CACHES = ("order-*", "fronts-*", "axes-of-fronts*", "labels-*", "held-out-*", "validation-*")
 LIKENESS_FILE = "likeness.json"  # what :mod:`labelwise.photos.shift` found
 
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -73,8 +68,8 @@ class KnownPhotos:
 
     def evidence(self, photos: str) -> Evidence:
         known = self.stored
-        given, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
-        return Evidence.read(*given, names=names, ids=ids, photos=photos, groups=known.groups)
+        arrays, names, ids = (self.probs, known.majority, known.observed), known.names, known.ids
+        return Evidence.read(*arrays, names=names, ids=ids, photos=photos, groups=known.groups)
 
 
 class SettledCorrections:
@@ -85,10 +80,10 @@ class SettledCorrections:
         self._tree, self._exclusive = spec.label_tree, spec.exclusive
 
     def of(self, label: int) -> list[Correction]:
-        own = self._store.corrections(self._names[label])
-        told = {correction.row for correction in own}
+        stated = self._store.corrections(self._names[label])
+        told = {correction.row for correction in stated}
         follows = {correction.row: correction for correction in self._following(label)}
-        return [*own, *(correction for row, correction in follows.items() if row not in told)]
+        return [*stated, *(correction for row, correction in follows.items() if row not in told)]
 
     def labels(self) -> set[int]:
         labels = {self._space.column(correction.label) for correction in self._store.corrections()}
@@ -112,20 +107,20 @@ class SettledCorrections:
         group = () if rules is None else next((g for g in rules.groups if label in g), ())
         if rules is None or not group:
             return
-        said = [self._store.corrections(self._names[column]) for column in group]
-        last = {correction.row: correction for some in said for correction in some}
+        answers = [self._store.corrections(self._names[column]) for column in group]
+        last = {correction.row: correction for some in answers for correction in some}
         rows = {row: at for at, row in enumerate(sorted(last))}
         labels = np.zeros((len(rows), len(group)))
         observed = np.zeros(labels.shape, np.bool_)
-        for column, some in enumerate(said):
+        for column, some in enumerate(answers):
             for correction in some:
                 labels[rows[correction.row], column] = correction.state == "present"
                 observed[rows[correction.row], column] = correction.state != "unknown"
         settled = rules.alone(group, range(len(group))).settled(labels, observed)
-        own = group.index(label)
+        place = group.index(label)
         for row, at in rows.items():
-            if settled.observed[at, own]:  # nothing where they clash
-                state: Fact = "present" if settled.labels[at, own] else "absent"
+            if settled.observed[at, place]:  # nothing where they clash
+                state: Fact = "present" if settled.labels[at, place] else "absent"
                 yield replace(last[row], label=self._names[label], state=state)
 
 
@@ -223,20 +218,13 @@ class Index(AbstractContextManager["Index", None]):
         (self.folder / LIKENESS_FILE).unlink(missing_ok=True)  # with the held-out photos before
         self._odds.clear()
         self.compared.clear()
-        for name in [n for n, own in vars(Index).items() if isinstance(own, cached_property)]:
+        for name in [n for n, member in vars(Index).items() if isinstance(member, cached_property)]:
             self.__dict__.pop(name, None)  # each follows from the model
         if held_out is not None:
             self.__dict__["held_out"] = held_out  # as it was written: it need not be read
 
     def __len__(self) -> int:
         return self.store.rows
-
-    def ask(self, query: Query, photos: "PhotoFilter | None" = None) -> "Asked":
-        """Return a query asked of the photos that pass a filter; ``top`` and ``cut`` list them."""
-        from labelwise.photos.filters import EVERY_PHOTO
-        from labelwise.photos.query import Asked
-
-        return Asked(self, query, photos or EVERY_PHOTO)
 
     def bound(self, query: Query) -> BoundQuery:
         """Return a query over this index's columns; one that no photo can answer is an error."""
@@ -289,11 +277,13 @@ class Index(AbstractContextManager["Index", None]):
     @cached_property
     def query_taxonomy(self) -> Taxonomy | None:
         """The taxonomy by which queries ask for kinds too: what the model's own does not say."""
-        taxonomy, own = self.taxonomy, self.spec.taxonomy
-        if taxonomy is None or own is None:
+        taxonomy, tree = self.taxonomy, self.spec.taxonomy
+        if taxonomy is None or tree is None:
             return taxonomy
         links, labels = taxonomy.parents.items(), set(self.space.names)
-        return Taxonomy({kind: up for kind, up in links if up not in labels or own.get(kind) != up})
+        return Taxonomy(
+            {kind: up for kind, up in links if up not in labels or tree.get(kind) != up}
+        )
 
     # Probabilities
 
@@ -302,22 +292,12 @@ class Index(AbstractContextManager["Index", None]):
         return file_hash(self.folder / "model.json").hex()[:16]
 
     def _known_photos(self, name: str) -> KnownPhotos | None:
-        path, cache = self.store.database.sound_file(f"{name}.parquet"), self.store.cache
+        path = self.store.database.sound_file(f"{name}.parquet")
         if path is None:
             return None
         stored = Predictions.load(path, with_link=False)
-        made_of = f"{self._model_hash}-{file_hash(path).hex()[:16]}"
-        cache.remove(f"{name}-*", but=made_of)
-
-        def computed(done: int, _rows: int) -> Iterator[NDArray[np.float64]]:
-            log_p, log_q = self.link.log_probs(stored.logits.astype(np.float64))
-            probs = np.exp(log_p).astype(np.float32)  # as Link.decision_probs
-            yield np.concatenate([log_p, log_q, probs], axis=1)[done:]
-
-        shape = (len(stored.ids), 3 * len(stored.names))
-        sides = cache.grown(f"{name}-{made_of}.bin", np.dtype(np.float64), shape, computed)
-        log_p, log_q, probs = np.split(sides, 3, axis=1)
-        return KnownPhotos(stored, log_p, log_q, probs.astype(np.float32))
+        log_p, log_q = self.link.log_probs(stored.logits.astype(np.float64))
+        return KnownPhotos(stored, log_p, log_q, np.exp(log_p).astype(np.float32))
 
     def _of_label(self, label: int, rows: slice | Rows) -> Pair:
 
@@ -332,10 +312,8 @@ class Index(AbstractContextManager["Index", None]):
     def prepare(self, watch: Watch) -> None:
         if self.spec.link is None:
             return
-        for old in ("order-*", "fronts-*", "axes-of-fronts*", "labels-*"):  # of version 0.2
+        for old in OLD_CACHES:
             self.store.cache.remove(old, but="\0")
-        for name in ("held-out", "validation"):
-            self._known_photos(name)
         if self.store.rows >= KEPT_FROM:
             watch.start("preparing searches", len(self.space))
             for label in range(len(self.space)):
@@ -400,20 +378,20 @@ class Index(AbstractContextManager["Index", None]):
 
         of_label, photos, lacking = self._of_label, self.held_out_photos, None
         log_p, log_q = of_label(label, np.array([correction.row for correction in known], np.int64))
-        given = [log_p - log_q]
+        log_odds = [log_p - log_q]
         labels = [np.array([correction.state == "present" for correction in known], np.float64)]
         if photos is not None:
             observed = photos.stored.observed
             seen = slice(None) if observed is None else observed[:, label]
-            given.append((photos.log_p[:, label] - photos.log_q[:, label])[seen])
+            log_odds.append((photos.log_p[:, label] - photos.log_q[:, label])[seen])
             labels.append(photos.stored.labels[seen, label].astype(np.float64))
             lacking = ENOUGH - len(labels[-1])
         if lacking is None or lacking > 0:
             log_p, log_q = of_label(label, slice(0, ROWS_AT_ONCE))
             places = np.linspace(0, len(log_p) - 1, lacking or len(log_p)).astype(np.int64)
-            given.append((log_p - log_q)[places])
+            log_odds.append((log_p - log_q)[places])
             labels.append(np.exp(log_p)[places])
-        u = np.concatenate(given)[:, None].clip(-FAR, FAR)
+        u = np.concatenate(log_odds)[:, None].clip(-FAR, FAR)
         link = platt(u, np.concatenate(labels)[:, None], None, scope="shared")
 
         def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:

@@ -3,17 +3,17 @@
 A file of known size and time of change is unchanged. What is gone is marked missing, never deleted;
 a root that is empty or not there, such as a disk that is not mounted, changes nothing.
 
-Other weights, another decoder or a damaged file need a rebuild: the index is set aside until every
-photo has been scored again, and what people said is carried over by content.
+Other weights, another decoder or a damaged file need a rebuild: a new index grows in a folder of
+the old one, which goes on to answer. The new one takes its place when every photo has been scored.
+What people said, and what is known of files that were written beside photos, is carried over.
 """
 
 import hashlib
 import os
 import shutil
-import stat
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -29,13 +29,16 @@ from labelwise.base.files import locked, replacing, write_error
 from labelwise.base.names import Names
 from labelwise.base.progress import Watch
 from labelwise.base.storage import (
+    SYSTEM_FOLDERS,
     ObjectStorage,
     Storage,
     StorageError,
     StoredFile,
     address_of,
     is_uri,
+    left_out_note,
     storage_at,
+    walk,
     without_options,
 )
 from labelwise.base.text import counted
@@ -43,11 +46,13 @@ from labelwise.errors import CheckpointError, DataError, ImageError
 from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import DeployedModel, Scored, score
+from labelwise.models.spec import ModelSpec
+from labelwise.photos.database import HASHED
 from labelwise.photos.filters import near_copies
-from labelwise.photos.index import Index, IndexFacts
-from labelwise.photos.lists import RECEIPTS_FILE, carry_receipts
+from labelwise.photos.index import LIKENESS_FILE, Index, IndexFacts
+from labelwise.photos.lists import carry_receipts
 from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, likeness_of
-from labelwise.photos.store import Content, PhotoFile, Store, is_below
+from labelwise.photos.store import ANSWERS_FILE, Content, PhotoFile, Store
 from labelwise.pictures.decode import (
     FORMATS,
     IMAGE_SUFFIXES,
@@ -66,18 +71,18 @@ from labelwise.pictures.sources import EncodedImages, ImageSource
 from labelwise.taxonomy import Taxonomy
 
 MOST_BYTES = 256 << 20  # of one photo
+TAXONOMY_FILE = "taxonomy.csv"
 ROWS_PER_WRITE = 4096
 SECONDS_PER_WRITE = 20.0
 REQUESTS = 16  # that wait for object storage at once
-ASIDE = "before-rebuild"
-KEPT_ASIDE = ("photos.sqlite", "model.json", "index.json", RECEIPTS_FILE)
+REBUILDING, REBUILT = ".rebuilding", ".rebuilt"  # an index that grows, one that is complete
+REPLACED = (
+    *("photos.sqlite*", *HASHED, PICTURES_FILE, LIKENESS_FILE, "cache/*.bin", "cache/*.bin.sums"),
+)  # files of an index of which a rebuilt one has its own
 WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
 Folder = tuple[str, list[StoredFile] | None]
-SKIPPED_FOLDERS = frozenset(
-    {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
-)
 
 
 @dataclass
@@ -95,6 +100,7 @@ class Changes:
     refused: list[str] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)  # by their endings
+    left_out: Counter[str] = field(default_factory=Counter)  # by their kinds
     unlike: str = ""  # how the library differs from the held-out photos, in words
     repeated: str = ""  # how many photos are near copies, in words
     came: list[int] = field(default_factory=list)  # known rows that files were found of
@@ -122,7 +128,8 @@ class Changes:
             (dicom, "DICOM file", "", install_for([".dcm"])),
             (raw, "RAW photo", " without a JPEG beside", install),
         )
-        return [note for note in (self.unlike, self.repeated) if note] + [
+        told = self.unlike, self.repeated, left_out_note(self.left_out)
+        return [note for note in told if note] + [
             f"{counted(count, what)}{more} passed over; {how} reads them"
             for count, what, more, how in passed
             if count
@@ -152,9 +159,10 @@ def look_at(
     todo, back, unlisted = list[FileToRead](), list[PhotoFile](), list[str]()
     lost, unchanged = dict[str, list[str]](), 0  # names that are gone, by folder
     if isinstance(storage, ObjectStorage):
-        listed: Iterator[Folder] = storage.folders(SKIPPED_FOLDERS)
+        listed: Iterator[Folder] = storage.folders(SYSTEM_FOLDERS)
     else:
-        listed = photos_below(root, NAMED_SUFFIXES | more, {os.path.realpath(store.folder)})
+        home = store.folder.parent if store.folder.name == REBUILDING else store.folder
+        listed = walk(root, changes.left_out, NAMED_SUFFIXES | more, {os.path.realpath(home)})
     for folder, files in listed:
         if files is None:
             unlisted.append(folder)
@@ -217,47 +225,6 @@ def root_place(root: str) -> str:
             f"it must hold no password; {keys}"
         )
     return parts._replace(path=parts.path.rstrip("/")).geturl()
-
-
-def photos_below(
-    root: str, suffixes: Collection[str], skip: Collection[str] = ()
-) -> Iterator[Folder]:
-    """Yield each folder below ``root`` ("" for itself) with its pictures, None if it is not listed.
-
-    ``skip`` names folders by their real paths, such as the index itself.
-    """
-    home = os.path.realpath(root)
-    visited: set[str] = set()
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
-        real = os.path.realpath(os.path.join(root, folder))
-        if real in visited or real in skip:
-            continue
-        visited.add(real)
-        try:
-            with os.scandir(os.path.join(root, folder)) as entries:
-                listed = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            yield folder, None
-            continue
-        files = []
-        for entry in listed:
-            if entry.name.startswith("."):
-                continue
-            try:
-                if entry.is_symlink() and not is_below(os.path.realpath(entry.path), home):
-                    continue
-                if entry.is_dir():
-                    if entry.name.casefold() not in SKIPPED_FOLDERS:
-                        waiting.append(os.path.join(folder, entry.name))
-                elif os.path.splitext(entry.name)[1].lower() in suffixes:
-                    facts = entry.stat()
-                    if stat.S_ISREG(facts.st_mode):
-                        files.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
-            except OSError:  # it vanished since it was listed, or its link leads nowhere
-                continue
-        yield folder, files
 
 
 # Reading the photos
@@ -462,7 +429,7 @@ def update_index(
     Without roots, those it was made of are looked at again; without a model, its own is used. A
     model with other weights needs ``rebuild``. An interruption keeps what was scored.
     """
-    if not (folder / "index.json").exists():
+    if not (folder / "index.json").exists() and not (folder / REBUILT).is_dir():
         _check_new(folder, roots, model)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -472,16 +439,14 @@ def update_index(
     with locked(folder, busy), ExitStack() as opened:
         if taxonomy is not None:
             Taxonomy.read(taxonomy)
+        if (folder / REBUILT).is_dir():  # the last step of a rebuild was stopped
+            _replace_index(folder)
         index, run = _opened(opened, folder, model, rebuild, decode)
         if index.facts.decode == "cuda" and device.partition(":")[0] != "cuda":
             made = f"{folder} was made with --decode cuda, which needs --device cuda, got {device}"
             raise DataError(f"{made}; or score every photo again with --decode cpu --rebuild")
         if taxonomy is not None:
-            with (
-                index.store.database.rewriting("taxonomy.csv"),
-                replacing(folder / "taxonomy.csv") as temporary,
-            ):
-                shutil.copyfile(taxonomy, temporary)
+            _keep_taxonomy(index, taxonomy)
         index.store.database.seal_missing()
         known = list(index.store.roots().values())
         places = [root_place(os.fspath(root)) for root in roots] or known
@@ -503,19 +468,18 @@ def update_index(
                 weights = index.spec.weights_sha256
                 if pictures := HeldOutPictures.of_run(run, weights, predictor, watch):
                     # the photos that fitted the model set the projection
-                    pictures.save(folder / PICTURES_FILE)
+                    pictures.save(index.folder / PICTURES_FILE)
                     index.embeddings.start_projection(pictures.fitted.astype(np.float32))
             _Files(index, todo, changes).score_with(predictor, batch_size, workers, watch)
         changes.settle()
-        if (folder / ASIDE).is_dir() and not changes.refused:
-            with Store(folder / ASIDE, ()) as before:  # people's answers are carried by content
-                corrections = before.corrections()
-                photos = before.photos_of({correction.row for correction in corrections})
-                carry_receipts(before, index)
-            rows = index.store.rows_of_photos(photos.values())
-            kept = (said for said in corrections if photos[said.row] in rows)
-            index.store.correct([replace(said, row=rows[photos[said.row]]) for said in kept])
-            shutil.rmtree(folder / ASIDE)
+        if index.folder != folder:
+            if changes.refused:  # the old index stays until every root has answered
+                return changes
+            _carry_over(folder, index)
+            opened.close()
+            os.replace(index.folder, folder / REBUILT)
+            _replace_index(folder)
+            index = opened.enter_context(Index(folder))
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
         index.prepare(watch)
@@ -536,7 +500,7 @@ def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | No
         raise DataError("name at least one folder of photos to index")
     for root in roots:
         _require_photos(root_place(os.fspath(root)))
-    if folder.is_dir() and not (folder / ASIDE).is_dir():
+    if folder.is_dir():
         others = sorted(name for name in os.listdir(folder) if not name.startswith(WRITTEN_FIRST))
         if others:
             files = f"holds other files, such as {others[0]!r}"
@@ -564,8 +528,8 @@ def _opened(
     except CheckpointError:
         if not rebuild or model is None:
             raise
-        _set_aside(folder)  # an index with a damaged file
         index = None
+        Store(folder, ()).close()  # what people said can be carried over
     named = str(model) if model is not None else index.facts.model if index else ""
     run = RunFolder(fetched_run(named))
     spec = spec_of(run.path)
@@ -576,10 +540,11 @@ def _opened(
             made = f"{folder} was made with --decode {index.facts.decode}, got --decode {decode}"
             raise DataError(f"{made}; add --rebuild to score every photo again")
         decode = decode or index.facts.decode
-        # An unfinished rebuild goes on, if it is of these weights.
-        if rebuild and (other or not (same and (folder / ASIDE).is_dir())):
-            _set_aside(folder, index)
-            index = None
+    place = folder / REBUILDING if rebuild and there else folder
+    if place != folder:
+        opened.close()
+        index = _unfinished(opened, place, spec, decode)
+        same = index is not None
     if index is not None and model is None and spec == index.spec:
         return index, run
     if index is not None and not same:
@@ -590,34 +555,76 @@ def _opened(
     if index is None:
         lasting = named if is_uri(named) else os.path.abspath(named)
         facts = IndexFacts(model=lasting, held_out=split, decode=decode or "cpu")
-        index = opened.enter_context(Index.create(folder, spec, facts))
-        if (folder / ASIDE).is_dir():
-            with Store(folder / ASIDE, ()) as before:
+        index = opened.enter_context(Index.create(place, spec, facts))
+        if place != folder:
+            with Store(folder, ()) as before:
                 for root in before.roots().values():
                     index.store.root(root)
+            if (folder / TAXONOMY_FILE).is_file():
+                _keep_taxonomy(index, folder / TAXONOMY_FILE)
     elif index.facts.held_out != split:
         index.facts = index.facts.model_copy(update={"held_out": split})
         with index.store.database.rewriting("index.json"):
-            index.facts.save(folder / "index.json")
+            index.facts.save(place / "index.json")
     # Beside photos that fitted nothing, those of validation say which cuts are worth a test.
     validation = run.predictions("val") if promising and "val" in run.splits else None
     index.use(spec, None if held_out is None else held_out.predictions, validation)
     return index, run
 
 
-def _set_aside(folder: Path, index: Index | None = None) -> None:
-    if index is not None:
+def _unfinished(
+    opened: ExitStack, place: Path, spec: ModelSpec, decode: str | None
+) -> Index | None:
+    """Return the index whose rebuilding was stopped, if it has these weights; else remove it."""
+    with suppress(CheckpointError):
+        index = Index(place)
+        same = index.spec.weights_sha256 == spec.weights_sha256
+        if same and index.facts.decode == (decode or "cpu"):
+            return opened.enter_context(index)
         index.close()
-    aside = folder / ASIDE
-    unfinished = aside.exists()  # the first index is then the one to come back to
-    aside.mkdir(exist_ok=True)
-    for name in KEPT_ASIDE:
-        with suppress(FileNotFoundError):
-            if unfinished:
-                (folder / name).unlink()
-            else:
-                os.replace(folder / name, aside / name)
-    for name in ("scores", "embeddings", "looks", "cache"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("projection.npy", PICTURES_FILE):
-        (folder / name).unlink(missing_ok=True)
+    if place.exists():
+        shutil.rmtree(place)
+    return None
+
+
+def _keep_taxonomy(index: Index, taxonomy: Path) -> None:
+    with (
+        index.store.database.rewriting(TAXONOMY_FILE),
+        replacing(index.folder / TAXONOMY_FILE) as temporary,
+    ):
+        shutil.copyfile(taxonomy, temporary)
+
+
+def _carry_over(folder: Path, index: Index) -> None:
+    """Copy answers, receipts, and what is known of written side-cars and photos, by content."""
+    with Store(folder, ()) as before:
+        carry_receipts(before, index)
+        for table in ("sidecars", "embedded"):
+            index.store.database.put(table, before.database.read(table))
+        if not (folder / ANSWERS_FILE).exists():  # answers of version 0.2 are in the database
+            corrections = before.corrections()
+            photos = before.photos_of({correction.row for correction in corrections})
+            rows = index.store.rows_of_photos(photos.values())
+            carried = (said for said in corrections if photos[said.row] in rows)
+            index.store.correct([replace(said, row=rows[photos[said.row]]) for said in carried])
+
+
+def _replace_index(folder: Path) -> None:
+    """Put the rebuilt index in the place of the old; what was stopped is finished by a repeat.
+
+    Without its ``index.json`` the folder is not an index. The database of the new one moves first:
+    while it waits, what is in the folder is the old index.
+    """
+    rebuilt = folder / REBUILT
+    (folder / "index.json").unlink(missing_ok=True)
+    if (rebuilt / "photos.sqlite").exists():
+        for path in (path for pattern in REPLACED for path in folder.glob(pattern)):
+            path.unlink()
+        os.replace(rebuilt / "photos.sqlite", folder / "photos.sqlite")
+    last = rebuilt / "index.json"
+    for path in [*(path for path in sorted(rebuilt.rglob("*")) if path != last), last]:
+        if path.is_file():
+            target = folder / path.relative_to(rebuilt)
+            target.parent.mkdir(exist_ok=True)
+            os.replace(path, target)
+    shutil.rmtree(rebuilt)

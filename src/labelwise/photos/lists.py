@@ -21,8 +21,9 @@ import hashlib
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from getpass import getuser
@@ -33,7 +34,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.answers.log import Answer, AnswerLog, Note, answered, now
+from labelwise.answers.log import Answer, AnswerLog, Line, LoggedAnswer, Note, answered, now
+from labelwise.answers.session import Assumed, Key, Session, UseQuestion, Word
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import from_cell
 from labelwise.decide import (
@@ -59,32 +61,43 @@ from labelwise.photos.topk import Rows
 from labelwise.queries import Query
 
 
-@dataclass(frozen=True)
-class Said:
-    """One answer about one photo."""
-
-    row: int
-    answer: Answer
-    who: str
-
-
 def name_of(kind: Literal["text", "album"], what: str) -> str:
-    """Return what such a list is called in the log, where others are called by a query."""
+    """Return the label of such a list in the log; other lists have their query."""
     return f'{kind} "{what}"'
 
 
-def answers_of(store: Store, query: str) -> list[Said]:
-    """Return every answer about a query that was not taken back, in order."""
-    lines, kept = store.answers.answers("list", query), list[Said]()
-    rows = store.rows_of_photos(line.photo for line in lines)
-    for line in lines:
-        if line.photo not in rows:
-            continue
-        if line.answer == "undo":
-            kept.pop()
-        else:
-            kept.append(Said(rows[line.photo], line.answer, line.who))
-    return kept
+class AnsweredList(Session):
+    """What people say of the photos of a query's lists. A photo is right where all say yes."""
+
+    why, repeats = "list", True
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store, self.name = store, name
+        super().__init__(store.answers)
+
+    def covers(self, line: LoggedAnswer) -> bool:
+        return line.why == self.why and line.label == self.name
+
+    def restart(self) -> None:
+        self.row_of: dict[str, int] = {}  # of answered photos that are in the index
+
+    def take(self, key: Key, line: Line) -> None:
+        if key[0] not in self.row_of:
+            self.row_of |= self.store.rows_of_photos(key[:1])
+
+    @property
+    def by_row(self) -> dict[int, dict[str, tuple[Word, ...]]]:
+        """The answers of each person by row."""
+        known = self.said.items()
+        return {self.row_of[photo]: own for (photo, _), own in known if photo in self.row_of}
+
+    @property
+    def is_right(self) -> dict[int, bool]:
+        return {row: _words(people) == {"yes"} for row, people in self.by_row.items()}
+
+
+def _words(people: Mapping[str, tuple[Word, ...]]) -> set[Word]:
+    return {word for words in people.values() for word in words}
 
 
 RECEIPTS_FILE = "receipts.jsonl"
@@ -125,7 +138,7 @@ class Receipt:
         return {**vars(self), "promise": {**self.promise.spec(), "text": str(self.promise)}}
 
 
-Line = Mapping[str, Any]  # a receipt as it is kept, or the withdrawal of one: FIELDS
+ReceiptLine = Mapping[str, Any]  # a receipt as it is kept, or the withdrawal of one: FIELDS
 
 
 def keep_receipt(
@@ -203,8 +216,8 @@ def rows_in_order(index: Index, receipt: Receipt) -> Rows:
     return np.asarray(np.random.default_rng(line["seed"]).permutation(_rows(line)))
 
 
-def _lines(store: Store) -> list[Line]:
-    lines: list[Line] = []
+def _lines(store: Store) -> list[ReceiptLine]:
+    lines: list[ReceiptLine] = []
     if store.database.has_table(OLD_TABLE):
         columns = ", ".join(("id", *FIELDS[1:]))
         for values in store.database.execute(f"SELECT {columns} FROM {OLD_TABLE} ORDER BY id"):
@@ -219,19 +232,19 @@ def _lines(store: Store) -> list[Line]:
     raise CheckpointError(f"{path} holds a line that is not a receipt; bring back a copy")
 
 
-def _write(store: Store, line: Line) -> None:
+def _write(store: Store, line: ReceiptLine) -> None:
     AnswerLog(store.folder / RECEIPTS_FILE).append([Note(NOTE, line)])
 
 
-def _last(lines: Sequence[Line]) -> int:
+def _last(lines: Sequence[ReceiptLine]) -> int:
     return max((int(line["number"]) for line in lines), default=0)
 
 
-def _origin(line: Line) -> tuple[object, ...]:
+def _origin(line: ReceiptLine) -> tuple[object, ...]:
     return (str(line["promise"]), *(line[k] for k in ("query", "photos", "seed", "who", "at")))
 
 
-def _receipt(line: Line, withdrawn: bool) -> Receipt:
+def _receipt(line: ReceiptLine, withdrawn: bool) -> Receipt:
     facts = {name: line[name] for name in RECEIPT_FIELDS}
     return Receipt(promise=Promise.from_spec(line["promise"]), withdrawn=withdrawn, **facts)
 
@@ -242,7 +255,7 @@ def _packed(rows: Rows) -> str:
     return b64encode(zlib.compress(np.packbits(bits).tobytes())).decode()
 
 
-def _rows(line: Line) -> Rows:
+def _rows(line: ReceiptLine) -> Rows:
     packed = zlib.decompress(b64decode(line["rows"])) if line["rows"] else b""
     return np.flatnonzero(np.unpackbits(np.frombuffer(packed, np.uint8)))
 
@@ -328,8 +341,7 @@ def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]
         query = Query.parse(text, index.space, index.taxonomy)
         rows, hits, told = said_of(index, index.bound(query))
         known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
-    checked = [(answer.row, answer.answer == "yes") for answer in answers_of(index.store, text)]
-    for row, is_right in (*checked, *more.items()):
+    for row, is_right in (*AnsweredList(index.store, text).is_right.items(), *more.items()):
         known[row] = known.get(row, True) and is_right
     return known
 
@@ -346,15 +358,6 @@ SHORTER = 0.5  # of a list whose check failed
 KEY = ("wrong_at_most", "listed", "cut", "distinct")
 
 ListKey = tuple[float, int, float, bool]
-
-
-@dataclass(frozen=True)
-class PhotoToCheck:
-    """The next question: does this photo answer the query?"""
-
-    row: int
-    paths: tuple[str, ...]
-    repeated: bool
 
 
 @dataclass(frozen=True)
@@ -414,7 +417,7 @@ class CheckState:
         return f"{done}; this list holds too many wrong photos to be guaranteed{fewer}"
 
 
-class CheckSession:
+class CheckSession(AnsweredList):
     """The check of one list of an index: rows best first, in its own order of draws."""
 
     def __init__(
@@ -480,10 +483,10 @@ class CheckSession:
         keys: Sequence[ListKey],
         confidence: float,
         wrong: NDArray[np.float64],
-        told: Callable[[Answer], dict[str, Fact]],  # what an answer says of single labels
+        told: Callable[[str], dict[str, Fact]],  # what an answer says of single labels
         who: str | None,
     ) -> None:
-        self._index, self._name, self._best, self._who, self._told = index, name, best, who, told
+        self._index, self._best, self.who, self._told = index, best, who or getuser(), told
         self._what = "distinct photos of the list" if keys[0][3] else "photos of the list"
         self._places = [place_of(index.store, name, key) for key in keys]
         seed = next(iter(_lists_of(index.store, name).values()))
@@ -500,105 +503,94 @@ class CheckSession:
             places=self._places,
             order=order,
         )
-        self._current = self._new_audit()
-        self._taken: dict[int, str] = {}  # the answers that it knows
+        self.audit = self._new_audit()
+        self._values: dict[int, str] = {}  # yes or no by rank, as the audit knows them
+        super().__init__(index.store, name)
 
-    def _answers(self) -> list[Said]:
-        return answers_of(self._index.store, self._name)
+    def resume(self) -> None:
+        right = self.is_right.items()
+        values = {self._ranks[row]: "yes" if r else "no" for row, r in right if row in self._ranks}
+        if not self._values.items() <= values.items():  # an answer was changed or taken back
+            self.audit = self._new_audit()
+        self._values = values
+        self.audit.resume(values)
 
-    def _log(self, row: int, answer: str, who: str | None) -> None:
-        photo = self._index.store.photos_of([row])[row]
-        self._index.store.answers.append([answered(photo, self._name, answer, who, "list")])
+    def ahead(self, assumed: Assumed) -> Iterator[UseQuestion]:
+        counts = {key: sum(map(len, people.values())) for key, people in self.said.items()}
+        once = [key for key, count in counts.items() if count == 1 and key[0] in self.row_of]
+        answers = sum(counts.values())
+        if once and answers % REPEAT == 0 and not any(key in self.said for key in assumed):
+            yield UseQuestion(*once[answers % len(once)], repeated=True)
+        audit = deepcopy(self.audit)
+        while (rank := audit.question) is not None:
+            key = self._key(int(self._best[rank]))
+            if rank not in self._values and key not in assumed:
+                yield UseQuestion(*key)
+            audit.answer(self._values.get(rank, "yes"))
 
-    def next_photo(self) -> PhotoToCheck | None:
-        said = self._answers()
-        by_row = _by_row(said)
-        once = [answer.row for answer in said if len(by_row[answer.row]) == 1]
-        if once and len(said) % REPEAT == 0:
-            return self._photo(once[len(said) % len(once)], repeated=True)
-        return self._asked(self._audit(by_row))
+    def _key(self, row: int) -> Key:
+        return self.store.photos_of([row])[row], self.name
 
-    def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
-        by_row = {photo.row: [Said(photo.row, "yes", "")]} | _by_row(self._answers())
-        return self._asked(self._new_audit().resume(self._values(by_row)))
+    def row(self, question: UseQuestion) -> int:
+        return self.store.rows_of_photos([question.photo])[question.photo]
 
-    def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
-        self._log(photo.row, answer, self._who)
-        if (facts := self._told(answer)) and not photo.repeated:
-            self._index.correct(photo.row, facts, who=self._who, source="check")
+    def path(self, question: UseQuestion) -> str:
+        return self.store.paths_of([self.row(question)])[self.row(question)][0]
+
+    def answer(self, question: UseQuestion, answer: Answer, who: str | None = None) -> CheckState:
+        """Log an answer, by ``who`` or by the person who opened the session."""
+        who, row = who or self.who, self.row(question)
+        is_new = question.key not in self.said
+        self.record([answered(*question.key, answer, who, self.why)])
+        if (facts := self._told(answer)) and is_new:
+            self._index.correct(row, facts, who=who, source="check")
         state = self.state()
         if state.promise is not None:
-            keep_receipt(self._index, self._name, state.promise, self.left(), self._who)
+            keep_receipt(self._index, self.name, state.promise, self.left(), who)
         return state
 
-    def undo(self) -> CheckState:
-        if standing := self.state().promise:  # it rests on an answer that is taken back
-            receipt = keep_receipt(self._index, self._name, standing, self.left(), self._who)
-            withdraw(self._index, receipt.number, self._who)
-        if said := self._answers():
-            last = said.pop()
-            self._log(last.row, "undo", last.who)
-            facts: dict[str, Fact] = dict.fromkeys(self._told(last.answer), "withdrawn")
-            if facts and last.row not in {other.row for other in said}:
-                self._index.correct(last.row, facts, who=self._who, source="check")
-        return self.state()
+    def undo(self, who: str = "") -> UseQuestion | None:
+        """Take back what a person said last, and the guarantee that rests on it."""
+        who, standing = who or self.who, self.state().promise
+        if standing is not None:
+            receipt = keep_receipt(self._index, self.name, standing, self.left(), who)
+            withdraw(self._index, receipt.number, who)
+        last = self._last.get(who)
+        words = self.said[last[-1]][who] if last else ("unsure",)
+        question = super().undo(who)
+        facts: dict[str, Fact] = dict.fromkeys(self._told(str(words[-1])), "withdrawn")
+        if question is not None and facts and question.key not in self.said:
+            self._index.correct(self.row(question), facts, who=who, source="check")
+        return question
 
     def state(self) -> CheckState:
-        said = self._answers()
-        by_row = _by_row(said)
-        audit = self._audit(by_row)
-        check = audit.check
-        drawn = [by_row[int(self._best[rank])] for rank in audit.ranks if rank < check.listed]
-        given = [{answer.answer for answer in some} for some in drawn]
-        people = [{answer.who for answer in some} for some in drawn]
-        by_person: dict[tuple[int, str], list[Answer]] = {}
-        for answer in said:
-            by_person.setdefault((answer.row, answer.who), []).append(answer.answer)
-        twice = [answers for answers in by_person.values() if len(answers) > 1]
+        self.refresh()
+        check, by_row = self.audit.check, self.by_row
+        ranks = (rank for rank in self.audit.ranks if rank < check.listed)
+        drawn = [by_row[int(self._best[rank])] for rank in ranks]
+        each = [words for people in self.said.values() for words in people.values()]
+        twice = [words for words in each if len(words) > 1]
         more = check.more()
         is_short = check.listed < 2 or (more is not None and more <= PATIENCE)
         state = CheckState(
-            query=self._name,
+            query=self.name,
             check=check,
             promise=None,
             more=more,
             shorter=None if is_short else max(1, int(SHORTER * check.listed)),
-            unsure=given.count({"unsure"}),
-            disagreed=sum(len(p) > 1 and len(g) > 1 for p, g in zip(people, given, strict=True)),
+            unsure=sum(_words(people) == {"unsure"} for people in drawn),
+            disagreed=sum(len(people) > 1 and len(_words(people)) > 1 for people in drawn),
             repeats=len(twice),
-            changed=sum(len(set(answers)) > 1 for answers in twice),
+            changed=sum(len({*words}) > 1 for words in twice),
         )
         promise = None if state.unsteady else promised_check(check, self._what)
         return replace(state, promise=promise)
 
     def left(self) -> Rows:
         """Return the photos of the list that were not found wrong, the most probable first."""
-        wrong = {said.row for said in self._answers() if said.answer != "yes"}
+        right = self.is_right
         best = self._best[: self.state().check.listed].tolist()
-        return np.array([row for row in best if row not in wrong], np.int64)
-
-    def _values(self, by_row: Mapping[int, Sequence[Said]]) -> dict[int, str]:
-        """Return the answers by rank: a photo is right where everybody said yes."""
-        return {
-            self._ranks[row]: "yes" if {said.answer for said in some} == {"yes"} else "no"
-            for row, some in by_row.items()
-            if row in self._ranks
-        }
-
-    def _audit(self, by_row: Mapping[int, Sequence[Said]]) -> ListAudit:
-        """Return the audit after these answers; one that was taken back starts it again."""
-        values = self._values(by_row)
-        if not self._taken.items() <= values.items():
-            self._current = self._new_audit()
-        self._taken = values
-        return self._current.resume(values)
-
-    def _asked(self, audit: ListAudit) -> PhotoToCheck | None:
-        rank = audit.question
-        return None if rank is None else self._photo(int(self._best[rank]), repeated=False)
-
-    def _photo(self, row: int, *, repeated: bool) -> PhotoToCheck:
-        return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), repeated)
+        return np.array([row for row in best if right.get(row, True)], np.int64)
 
 
 def place_of(store: Store, query: str, key: ListKey) -> int:
@@ -619,10 +611,3 @@ def _lists_of(store: Store, query: str) -> dict[ListKey, int]:
             key: Any = tuple(note[name] for name in KEY)
             lists.setdefault(key, note["seed"])
     return lists
-
-
-def _by_row(said: Iterable[Said]) -> dict[int, list[Said]]:
-    by_row: dict[int, list[Said]] = {}
-    for answer in said:
-        by_row.setdefault(answer.row, []).append(answer)
-    return by_row

@@ -35,7 +35,7 @@ from labelwise.base.names import printable
 from labelwise.base.storage import is_uri
 from labelwise.base.text import counted, one_line_of
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.photos.index import Index
+from labelwise.photos.store import Store
 from labelwise.photos.xmp import LARGEST, LISTS, entries, noted
 from labelwise.pictures.decode import (
     exif_of,
@@ -64,27 +64,27 @@ class PhotoHeader:
     keywords: frozenset[str] = frozenset()
 
 
-def headers_of(index: Index, rows: Sequence[int]) -> dict[int, PhotoHeader]:
+def headers_of(store: Store, rows: Sequence[int]) -> dict[int, PhotoHeader]:
     """Return the headers of some photos, read again where a file or a side-car has changed."""
-    store, known = index.store, dict[int, tuple[str, PhotoHeader]]()
+    known = dict[int, tuple[str, PhotoHeader]]()
     if store.database.has_table(HEADERS_TABLE):
-        for row, stamp, camera, rating, words in store.database.read(HEADERS_TABLE):
-            known[row] = (stamp, PhotoHeader(camera, rating, frozenset(json.loads(words))))
-    facts, read = {}, []
+        for row, stamp, camera, rating, keywords in store.database.read(HEADERS_TABLE):
+            known[row] = (stamp, PhotoHeader(camera, rating, frozenset(json.loads(keywords))))
+    headers, read = {}, []
     for row, paths in store.paths_of(rows).items():
         files = [path for path in paths if not is_uri(path)]
         places = [place for file in files for place in (file, sidecar_of(file))]
         stamp = " ".join(str(_changed(place)) for place in places)
         if row in known and known[row][0] == stamp:
-            facts[row] = known[row][1]
+            headers[row] = known[row][1]
         else:
-            facts[row] = own = _read_header(files)
-            words = json.dumps(sorted(own.keywords))
-            read.append((row, stamp, own.camera, own.rating, words))
+            headers[row] = header = _read_header(files)
+            keywords = json.dumps(sorted(header.keywords))
+            read.append((row, stamp, header.camera, header.rating, keywords))
     if read and store.writable:
         with store.transaction() as database:
             database.put(HEADERS_TABLE, read)
-    return facts
+    return headers
 
 
 def _changed(path: str) -> int:
@@ -98,15 +98,15 @@ def _read_header(files: Sequence[str]) -> PhotoHeader:
     """Return what the first readable file says, with the keywords of all its copies."""
     camera, rating, keywords = None, None, set[str]()
     for file in files:
-        words, _ = photo_keywords(Path(file))
-        keywords |= {level for levels in words for level in levels}
+        found_keywords, _ = photo_keywords(Path(file))
+        keywords |= {level for levels in found_keywords for level in levels}
         with suppress(OSError, LabelwiseError):
             content, _ = read_regular(file, MOST_BYTES)
             camera = camera or read_facts(content).camera
-            own = RATING.search(content[:HEAD])
+            match = RATING.search(content[:HEAD])
             with suppress(OSError, LabelwiseError):
-                own = RATING.search(read_regular(sidecar_of(file), LARGEST)[0]) or own
-            rating = rating if own is None or rating is not None else min(5, int(own[1]))
+                match = RATING.search(read_regular(sidecar_of(file), LARGEST)[0]) or match
+            rating = rating if match is None or rating is not None else min(5, int(match[1]))
     return PhotoHeader(camera, rating, frozenset(keywords))
 
 
@@ -142,16 +142,16 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
             if parent != child:
                 above.setdefault(child, set()).add(parent)
     counts = Counter(name for names in labels for name in names)
-    kept = {name for name, count in counts.items() if count >= least}
-    if not kept:
+    frequent = {name for name, count in counts.items() if count >= least}
+    if not frequent:
         shared = f" that {least:,} photos share; lower --least" if counts else ""
         raise DataError(f"{folder}: {counted(len(files), 'photo')} without a keyword{shared}")
-    rows = [sorted(kept & names) for names in labels]
+    rows = [sorted(frequent & names) for names in labels]
     table = from_rows((folder, files), rows, name=printable(folder.name))
     plain = table.present.plain()
     unknown = LabelSets(plain.offsets, plain.columns, plain.width, np.ones(len(files), np.bool_))
-    if len(kept) < len(counts):
-        left = counted(len(counts) - len(kept), "keyword")
+    if len(frequent) < len(counts):
+        left = counted(len(counts) - len(frequent), "keyword")
         notes += (f"left out {left} on fewer than {least} photos",)
     several = sorted(name for name, parents in above.items() if len(parents) > 1)
     parents: dict[str, str] = {}
@@ -161,7 +161,7 @@ def read_keywords(folder: Path, *, least: int = 1) -> LibraryKeywords:
             top = parents[top]
         if not others and top == child:  # a is under b and b under a
             several.append(child)
-        elif not others and child in kept and parent in kept:
+        elif not others and child in frequent and parent in frequent:
             parents[child] = parent
     several_places = "in several places of the hierarchy, so without a parent"
     for names, what in ((several, several_places), (failures, "not read")):
@@ -226,8 +226,8 @@ def read_facts(content: bytes) -> PhotoFacts:
                 str(exif.get(tag) or "").strip("\0 ")
                 for tag in (ExifTags.Base.Make, ExifTags.Base.Model)
             )
-            words = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
-            camera = "".join(filter(str.isprintable, words)).strip()[:100] or None
+            name = model if model.casefold().startswith(make.casefold()) else f"{make} {model}"
+            camera = "".join(filter(str.isprintable, name)).strip()[:100] or None
         gps, tags = exif.get_ifd(ExifTags.IFD.GPSInfo), ExifTags.GPS
         north, east = (
             _degrees(gps[tags.GPSLatitude], gps[tags.GPSLatitudeRef], "S", 90),
@@ -270,21 +270,21 @@ def read_photo_metadata(path: Path) -> PhotoMetadata:
     except UNREADABLE as error:
         raise DataError(one_line_of(error)) from None
     packet = packet.encode() if isinstance(packet, str) else packet
-    given, stated = iptc.get(IPTC_KEYWORDS, []), iptc.get(IPTC_CHARSET) == UTF8
-    words = list[str]()
-    for raw in [given] if isinstance(given, bytes) else given:
+    raw_keywords, stated = iptc.get(IPTC_KEYWORDS, []), iptc.get(IPTC_CHARSET) == UTF8
+    keywords = list[str]()
+    for raw in [raw_keywords] if isinstance(raw_keywords, bytes) else raw_keywords:
         try:
             word = raw.decode("utf-8", "replace" if stated else "strict")
         except UnicodeDecodeError:
             word = raw.decode("latin-1")
-        words.append(word.strip("\0 "))
+        keywords.append(word.strip("\0 "))
     with suppress(TypeError, ValueError):  # bytes, or numbers that are bytes
         windows = bytes(windows) if isinstance(windows, tuple) else windows
     if isinstance(windows, bytes):
         text = windows.decode("utf-16-le", "ignore").replace("\0", "")
-        words += map(str.strip, text.split(";"))
+        keywords += map(str.strip, text.split(";"))
     packet = (packet or b"").strip(b"\0 \r\n\t") or None
-    return PhotoMetadata(format, packet, tuple(dict.fromkeys(filter(None, words))))
+    return PhotoMetadata(format, packet, tuple(dict.fromkeys(filter(None, keywords))))
 
 
 def _packet_of_png(path: Path) -> bytes | None:

@@ -10,15 +10,17 @@ probabilities from before all corrections, since those of answered photos would 
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from getpass import getuser
 from pathlib import Path
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from labelwise.answers.log import Answer, Note, answer_of, answered, now
+from labelwise.answers.log import Answer, Line, LoggedAnswer, Note, answer_of, answered, now
+from labelwise.answers.session import Assumed, Key, Session, UseQuestion, as_answer
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import from_cell
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
@@ -29,7 +31,7 @@ from labelwise.photos.query import labels_told
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Rows, stacked
 from labelwise.queries import Query
-from labelwise.tables.rows import read_csv_rows
+from labelwise.tables.tabular import read_csv_rows
 
 AnsweredLine = tuple[str, str, Answer, Mapping[str, str]]
 
@@ -100,20 +102,29 @@ def draw_sample(
     distinct: bool = False,
     seed: int | None = None,
 ) -> PhotoSample:
-    """Return ``answers`` photos drawn at random, in each group; those drawn before for the same."""
+    """Return ``answers`` random photos, spread over groups; those that were drawn before.
+
+    Each group has about the same number; a small one leaves its rest to the larger ones.
+    """
     if answers < 1:
         raise DataError(f"at least one photo must be answered, got {answers}")
     for sample in _samples(index, query, groups, distinct):
         if sample.answers == answers:
             return sample
     seed = secrets.randbits(63) if seed is None else seed
-    random, drawn = np.random.default_rng(seed), {}
-    for group, rows in groups.of(index, _countable(index, distinct)).items():
-        chosen = random.permutation(rows)[:answers].tolist()
-        drawn[group] = tuple(index.store.photos_of(chosen).values())
-    if not drawn:
+    random, drawn = np.random.default_rng(seed), dict[str, tuple[str, ...]]()
+    members = groups.of(index, _countable(index, distinct))
+    if not members:
         raise DataError(f"{index.folder} holds no photos to draw from")
-    kind = (groups.by, groups.digest)
+    if len(members) > answers:
+        few = f"{len(members)} groups need an answer each, and {answers} are asked for"
+        raise DataError(f"{few}; ask for at least {len(members)} (--ask), or leave out --by")
+    left = answers
+    for asked, group in enumerate(sorted(members, key=lambda group: len(members[group]))):
+        chosen = random.permutation(members[group])[: left // (len(members) - asked)].tolist()
+        drawn[group] = tuple(index.store.photos_of(chosen).values())
+        left -= len(chosen)
+    kind, drawn = (groups.by, groups.digest), dict(sorted(drawn.items()))
     sample = PhotoSample(str(query), *kind, answers, len(index), seed, now(), drawn, distinct)
     index.store.answers.append([Note("count", vars(sample))])
     return sample
@@ -155,43 +166,78 @@ def estimate_from_answers(
     raise DataError(f"these photos were not drawn for {query}{by}{table}; {way}")
 
 
-class SampleAnswers:
-    """The answers about the photos (``rows``, as drawn) of a sample, and the estimate."""
+class SampleAnswers(Session):
+    """The answers about the photos (``rows``, as drawn) of a sample, and the estimate.
+
+    The latest answer about a photo counts, whoever gave it.
+    """
+
+    why = "count"
 
     def __init__(
         self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
     ) -> None:
-        self._index, self.sample, self._who = index, sample, who
+        self._index, self.sample, self.who = index, sample, who or getuser()
         self._bound = index.bound(query)
         known, dead = index.store.rows_of_photos(sample.photos), {*index.store.dead_rows().tolist()}
-        self._photos = {row: photo for photo, row in known.items() if row not in dead}
-        self.rows = list(self._photos)
+        self._rows = {photo: row for photo, row in known.items() if row not in dead}
+        self.rows = list(self._rows.values())
+        super().__init__(index.store.answers)
 
-    @property
-    def answers(self) -> dict[int, Answer]:
-        known: dict[int, Answer] = {}
-        rows = {photo: row for row, photo in self._photos.items()}
-        for line in self._index.store.answers.answers("count", self.sample.query):
-            if line.draw == str(self.sample.seed) and line.photo in rows:
-                known.pop(rows[line.photo], None)
-                if line.answer != "undo":
-                    known[rows[line.photo]] = line.answer
-        return known
+    def restart(self) -> None:
+        self.answers: dict[int, Answer] = {}
 
-    def next_photo(self) -> tuple[int, str] | None:
-        answered = self.answers
-        left = [row for row in self.rows if row not in answered]
-        return (left[0], self._index.store.paths_of(left[:1])[left[0]][0]) if left else None
+    def covers(self, line: LoggedAnswer) -> bool:
+        is_drawn = line.draw == str(self.sample.seed) and line.photo in self._rows
+        return is_drawn and (line.why, line.label) == (self.why, self.sample.query)
+
+    def take(self, key: Key, line: Line) -> None:
+        self.answers.pop(row := self._rows[key[0]], None)
+        if people := self.said.get(key):
+            self.answers[row] = as_answer([*people.values()][-1][-1])
+
+    def ahead(self, assumed: Assumed) -> Iterator[UseQuestion]:
+        for photo, row in self._rows.items():
+            key = photo, self.sample.query
+            if row not in self.answers and key not in assumed:
+                yield UseQuestion(*key)
+
+    def path(self, question: UseQuestion) -> str:
+        row = self._rows[question.photo]
+        return self._index.store.paths_of([row])[row][0]
+
+    def answer(self, question: UseQuestion, answer: Answer) -> None:
+        self.note({self._rows[question.photo]: answer})
 
     def note(self, told: Mapping[int, Answer]) -> None:
-        known = self.answers
-        self._write({row: answer for row, answer in told.items() if known.get(row) != answer})
+        """Log answers by row, and what they say of single labels."""
+        photos, before = {row: photo for photo, row in self._rows.items()}, {**self.answers}
+        new = {row: answer for row, answer in told.items() if before.get(row) != answer}
+        line = partial(answered, who=self.who, why=self.why, draw=str(self.sample.seed))
+        self.record([line(photos[row], self.sample.query, new[row]) for row in new])
+        for row, answer in new.items():
+            self._correct(row, before.get(row, ""), answer)
 
-    def undo(self) -> None:
-        if known := self.answers:
-            self._write({[*known][-1]: "undo"})
+    def undoing(self, key: Key, who: str) -> Line:
+        return answered(*key, "undo", who, self.why, draw=str(self.sample.seed))
+
+    def undo(self, who: str = "") -> UseQuestion | None:
+        self.refresh()
+        before = {**self.answers}
+        if question := super().undo(who or self.who):
+            row = self._rows[question.photo]
+            self._correct(row, before[row], self.answers.get(row, ""))
+        return question
+
+    def _correct(self, row: int, before: str, after: str) -> None:
+        told = partial(labels_told, self._bound, self._index.space)
+        source = "audit" if told("no") and not self.sample.by else "estimate"
+        facts: dict[str, Fact] = dict.fromkeys(told(before), "withdrawn")
+        if facts := facts | told(after):
+            self._index.correct(row, facts, who=self.who, source=source)
 
     def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
+        self.refresh()
         index, told = self._index, self.answers
         if len(told) < len(self.rows):
             raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
@@ -212,21 +258,6 @@ class SampleAnswers:
             tuple(map(estimate_count, parts)) if groups.by else (),
             len(_countable(index, self.sample.distinct)) - len(alive),
         )
-
-    def _write(self, answers: Mapping[int, str]) -> None:
-        if not answers:
-            return
-        index, sample, known = self._index, self.sample, self.answers
-        told = partial(labels_told, self._bound, index.space)
-        line = partial(answered, who=self._who, why="count", draw=str(sample.seed))
-        index.store.answers.append(
-            [line(self._photos[row], sample.query, answer) for row, answer in answers.items()]
-        )
-        source = "audit" if told("no") and not sample.by else "estimate"
-        for row, answer in answers.items():
-            facts: dict[str, Fact] = dict.fromkeys(told(known.get(row, "")), "withdrawn")
-            if facts := facts | told(answer):
-                index.correct(row, facts, who=self._who, source=source)
 
 
 def _countable(

@@ -1,6 +1,6 @@
 """Queries over an index: which photos, how probable, how many, how many of them wrong.
 
-    asked = index.ask(query, photos)
+    asked = Asked(index, query, photos)
     found = asked.top(50)               or asked.cut(0.1): about a tenth of the list is wrong
 
 Photos are ranked by the product of their labels' probabilities. Labels depend on each other, so
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
@@ -48,6 +48,7 @@ from labelwise.types import LabelSpace
 
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
+FEWEST_ANSWERED = 30  # photos about a word, before it counts photos or leaves some out
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below: left out by a limit
 MOST_BYTES = 256 << 20
 TEXTS_FILE, MOST_FACTS = "words.json", 1 << 24  # of a run that began with words
@@ -111,12 +112,20 @@ class Found:
     def counted(self) -> str:
         those = f" {self.filter}" if self.filter else ""
         match = "matches" if self.photos == 1 else "match"
-        expected = f"about {round(self.count.expected):,} of {counted(self.photos, 'photo')}{those}"
+        photos = f"{counted(self.photos, 'photo')}{those}"
+        if self.is_guess:
+            return f"{photos}, those most like {self.query} first; {self.untested}"
+        expected = f"about {round(self.count.expected):,} of {photos}"
         if self.interval is None:
             return f"{expected} {match} {self.query}; {self.untested}"
         low, high = floor(self.interval[0]), ceil(self.interval[1])
         interval = f"{self.count.confidence:.0%} interval: {low:,} to {high:,}"
         return f"{expected} {match} {self.query} ({interval})"
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the model began with words, and nobody has answered about any of them."""
+        return not self.positives and self.answers == 0
 
     def sentence(self) -> str:
         text = self.counted
@@ -129,7 +138,7 @@ class Found:
         """Why the count has no interval; empty where it has one."""
         outcome = self.likeness.likeness.outcome
         if not self.positives and self.answers == 0:
-            return "not calibrated, so there is no interval: no answers yet"
+            return "not calibrated, so nobody can tell how many match: no answers yet"
         if not self.positives:
             why = "there are no held-out photos whose answer is known"
             if self.checked_on:
@@ -252,7 +261,7 @@ class Asked:
             rows=rows,
             scores=scores,
             photos=self.photos,
-            count=self._count(ranking.expected(ranked.held_out)),
+            count=self._count(ranked.held_out.count(ranking.scores)),
             above=above,
             checked_on=len(ranked.held_out.scores),
             positives=ranked.held_out.positives,
@@ -307,11 +316,17 @@ class Asked:
         if isinstance(made, NoEstimate):
             return Statement("none", f"No estimate: {made.reason}; audit a list instead.")
         known = "test" if self.index.facts.may_promise else "validation"
-        compared = {"pictures differ": "differ from", "unknown": "were not compared with"}
-        if how := compared.get(self.likeness.likeness.outcome):
+        outcome = self.likeness.likeness.outcome
+        different = {"pictures differ": "differ from", "unknown": "were not compared with"}
+        if how := different.get(outcome):
             words = f"No estimate: your photos {how} the {known} photos; audit the list."
             return Statement("none", words)
-        return made.stated(known)
+        stated = made.stated(known)
+        if stated.kind == "none":
+            return stated
+        moved = " but for the shares of labels" if outcome == "shares differ" else ""
+        compared = f"Your photos look like the {known} photos{moved}; whether labels mean the same"
+        return replace(stated, sentence=f"{stated.sentence} {compared} there, only answers tell.")
 
 
 def _split(known: CalibratedQuery) -> ScoredSplit:
@@ -330,6 +345,26 @@ def _checked(at_least: float, sort: str) -> float:
     return at_least
 
 
+def guess_of(name: str) -> str:
+    """Return why photos are neither counted nor left out by a word that nobody answered about."""
+    few = f"fewer than {FEWEST_ANSWERED} photos were answered about {name!r}"
+    return f"{few}, so its probabilities are a guess: they rank photos, and count or exclude none"
+
+
+def not_answered(index: Index, names: Iterable[str]) -> list[str]:
+    """Return the labels that began as words, and that few photos were answered about.
+
+    Their probabilities are a guess: they rank photos, and cannot count them or leave any out.
+    """
+    spec = index.spec
+    guessed = names if spec.answers == 0 else [name for name in names if name in spec.unanswered]
+    if spec.answers is None:
+        return []
+    column, of = index.space.column, index.corrections.of
+    known = {n: sum(c.state in ("present", "absent") for c in of(column(n))) for n in guessed}
+    return [name for name, photos in known.items() if photos < FEWEST_ANSWERED]
+
+
 def answer(
     index: Index,
     query: Query,
@@ -345,6 +380,8 @@ def answer(
     Where that share cannot be estimated, no photo is listed, and the statement says why.
     ``sort="date"`` lists the newest photos above the cuts first.
     """
+    if unknown := not_answered(index, query.unwanted):
+        raise DataError(guess_of(unknown[0]))
     asked = Asked(index, query, photos)
     if wrong_about is None:
         return asked.top(top, at_least=at_least, sort=sort)

@@ -87,7 +87,7 @@ class LibraryLikeness:
         if self.likeness.outcome == "pictures differ" and self.far:
             words += f" {self.far:,} {all_} far from every {self.known} one."
         if self.copies:
-            words += f" {self.copies:,} {all_} near copies of {self.known} ones "
+            words += f" {self.copies:,} {all_} {self.known} ones or near copies of them "
             words += f"({self.embedded:,} compared)."
         return words
 

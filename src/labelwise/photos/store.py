@@ -31,6 +31,7 @@ from labelwise.base.storage import (
     ObjectStorage,
     StorageError,
     address_of,
+    is_below,
     is_uri,
     storage_at,
     without_options,
@@ -450,8 +451,3 @@ def _inside(path: str, root: str) -> str | None:
 
 def _raw(inside: str) -> bytes | None:
     return None if shown(inside) == inside else os.fsencode(inside)
-
-
-def is_below(path: str, home: str) -> bool:
-    """Return whether a real path is the real folder ``home`` or lies below it."""
-    return os.path.commonpath([path, home]) == home

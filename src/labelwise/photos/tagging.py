@@ -5,8 +5,8 @@ other keywords inside the photo. The packet of a photo is edited as a side-car i
 (:mod:`labelwise.photos.xmp`), and exiftool puts it into the file in place of the old one.
 
 The index keeps every file before it is written: side-cars with their bytes before (table
-``sidecars``), photos with a patch that makes the old bytes of the new ones (``embedded``). Undoing
-gives exactly the old bytes; where another program has changed the file since, only entries that the
+``sidecars``), photos with the bytes of theirs that changed (``embedded``). Undoing gives exactly
+the old bytes; where another program has changed the file since, only entries that the
 index knows to be ours are taken out. A note in the file alone takes nothing out.
 """
 
@@ -62,7 +62,8 @@ SECONDS = 300  # after which exiftool is taken to be stuck
 class KeptFile:
     """A file that we wrote: what takes it back, the hash of what we wrote, and our entries.
 
-    ``undo`` are the bytes of a side-car before, None where there was none, or the patch of a photo.
+    ``undo`` are the bytes of a side-car before, None where there was none, or those of a photo that
+    changed (:func:`make_patch`).
     """
 
     undo: bytes | None
@@ -299,43 +300,29 @@ def _replace(path: Path, data: bytes | None, seen: bytes | None) -> None:
 # Patches
 
 
-BLOCK = 4096
-SEARCHES = 64  # each may go through the whole file; what is not found by then is stored
-
-Step = tuple[int, int] | bytes
-
-
 def make_patch(now: bytes, before: bytes) -> bytes:
-    """Return the patch that makes ``before`` of ``now``.
+    """Return the bytes that ``before`` does not share with the start and the end of ``now``.
 
     >>> photo = bytes(range(256)) * 500
     >>> len(make_patch(photo[:9000] + b"keywords" + photo[9000:], photo)) < 100
     True
     """
-    steps: list[Step] = []
-    at, position, searches = 0, 0, SEARCHES  # where we are in `before`, and perhaps in `now`
-    while at < len(before):
-        block = before[at : at + BLOCK]
-        if not now.startswith(block, position):
-            position = now.find(block) if searches else -1
-            searches -= searches > 0
-        if position < 0:
-            steps.append(block)
-            at, position = at + len(block), 0
-            continue
-        length = _same_bytes(now, position, before, at)
-        steps.append((position, length))
-        at, position = at + length, position + length
-    literal = b"".join(step for step in steps if isinstance(step, bytes))
-    plan = [len(step) if isinstance(step, bytes) else step for step in steps]
-    patch = zlib.compress(json.dumps(plan).encode() + b"\n" + literal)
-    if apply_patch(now, patch) != before:
-        raise ValueError("a patch must give back the bytes that it was made of")
-    return patch
+    start = _same_start(now, before)
+    end = _same_start(now[start:][::-1], before[start:][::-1])
+    middle = before[start : len(before) - end]
+    plan = [(0, start), len(middle), (len(now) - end, end)]
+    return zlib.compress(json.dumps(plan).encode() + b"\n" + middle)
+
+
+def _same_start(one: bytes, other: bytes) -> int:
+    """Return how many bytes at the start of two files are the same."""
+    size = min(len(one), len(other))
+    differ = np.frombuffer(one, np.uint8, size) != np.frombuffer(other, np.uint8, size)
+    return int(differ.argmax()) if differ.any() else size
 
 
 def apply_patch(now: bytes, patch: bytes) -> bytes:
-    """Return the bytes that ``now`` was made from."""
+    """Return the bytes that ``now`` was made from: parts of it, and bytes of the patch."""
     plan, _, literal = zlib.decompress(patch).partition(b"\n")
     parts, at = [], 0
     for step in json.loads(plan):
@@ -346,15 +333,6 @@ def apply_patch(now: bytes, patch: bytes) -> bytes:
             start, length = step
             parts.append(now[start : start + length])
     return b"".join(parts)
-
-
-def _same_bytes(now: bytes, at: int, before: bytes, there: int) -> int:
-    most = min(len(now) - at, len(before) - there)
-    for start in range(0, most, BLOCK):
-        end = min(start + BLOCK, most)
-        if now[at + start : at + end] != before[there + start : there + end]:
-            return next(n for n in range(start, end) if now[at + n] != before[there + n])
-    return most
 
 
 ROWS_AT_ONCE = 4096
@@ -386,8 +364,12 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
     """Yield, for each photo that is there, its labels, surest first."""
     model = index.spec.weights_sha256[:12]
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    # Once there are answers, a word without any is never chosen: no tag needs a caution.
-    caution = index.spec.caution if index.spec.answers == 0 else None
+    guessed = {*index.spec.unanswered}  # a word that nobody answered about is never a tag
+    if index.spec.answers == 0:
+        raise DataError(
+            "nobody has answered about these words yet, so none is written as a tag; answer "
+            "photos: labelwise label --page PHOTOS --words WORDS"
+        )
     every = index.store.alive_rows()
     for rows in np.split(every, range(ROWS_AT_ONCE, len(every), ROWS_AT_ONCE)):
         probs, sets = np.exp(index.log_probs(rows, refit=rule is None)), index.sets(rows, rule)
@@ -395,8 +377,10 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
             keywords = []
             for k in sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k]):
                 name = index.space.names[k]
+                if name in guessed:
+                    continue
                 above = () if index.taxonomy is None else index.taxonomy.above(name)
-                keywords.append(Keyword(name, chances[k], model, date, above, caution))
+                keywords.append(Keyword(name, chances[k], model, date, above))
             yield row, keywords
 
 

@@ -1,147 +1,158 @@
-"""Keywords in XMP side-cars: added to what is there, marked as ours, and taken out again exactly.
+"""Keywords in XMP side-cars: added to what is there, marked as ours, and taken out again.
 
-A side-car is edited as bytes: the parser only says where its elements lie. Our keywords go into the
-lists that exist, unless they are there already; otherwise into lists of a description of our own,
-which also notes, as ``labelwise:tags``, each label with its origin and the lists it was added to.
-Anyone can write such a note, so :func:`untagged` takes out only what the note names *and* the
-caller knows to be ours.
+Our keywords go into the lists that exist, unless they are there already; otherwise into lists of a
+description of our own, which also notes, as ``labelwise:tags``, each label with its origin and the
+lists it was added to. Anyone can write such a note, so :func:`untagged` takes out only what the
+note names *and* the caller knows to be ours.
+
+The tree is that of ``xml.dom.minidom``, which keeps prefixes, comments and white space; only the
+padding around the root element is lost.
 """
 
-import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from types import MappingProxyType
+from xml.dom import XMLNS_NAMESPACE
+from xml.dom.minidom import Comment, Document, Element, Node, Text, parseString
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from labelwise.errors import DataError
 
 LARGEST = 4 << 20
-DEEPEST = 64
-MOST_ELEMENTS = 100_000
-SPACE = b" \t\r\n"
-TAG_END = re.compile(rb"""(?:[^>"']|"[^"]*"|'[^']*')*>""")
-
-Splice = tuple[int, int, bytes]  # from, to, what stands there instead
-
-
-@dataclass(eq=False)
-class Element:
-    """An element and where its bytes lie: ``start`` to ``end``, inner bytes between the tags."""
-
-    name: str
-    start: int
-    inner_start: int
-    attributes: Mapping[str, str]
-    inner_end: int = 0
-    end: int = 0
-    pieces: list[str] = field(default_factory=list)
-    children: list["Element"] = field(default_factory=list)
-
-    @cached_property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-    def find(self, *path: str) -> Iterator["Element"]:
-        for child in self.children:
-            if child.name == path[0]:
-                if len(path) == 1:
-                    yield child
-                else:
-                    yield from child.find(*path[1:])
+MOST_TAGS = 200_000
+SPACE = " \t\r\n"
+# minidom writes white space in attributes as it is, which is read as blanks. Marks that no XML may
+# hold keep its place until the tree is text.
+MARKS = {"\n": "\ufffen", "\t": "\ufffet", "\r": "\ufffer"}
 
 
-def parsed(data: bytes) -> Element:
-    """Return the tree of a side-car; anything but plain XML in UTF-8 is refused."""
-    if len(data) > LARGEST:
-        raise DataError(f"a side-car must have at most {LARGEST:,} bytes, got {len(data):,}")
+def _tree(text: str) -> Document:
     try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise DataError("a side-car must be UTF-8 to be edited, this one is not") from None
-    parser = expat.ParserCreate("utf-8", " ")
-    parser.buffer_text = True
-    root = Element("", 0, 0, {}, len(data), len(data))
-    stack, numbers = [root], itertools.count(1)
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        at = parser.CurrentByteIndex
-        if len(stack) > DEEPEST:
-            raise DataError(f"the elements of a side-car must be at most {DEEPEST} deep")
-        if next(numbers) > MOST_ELEMENTS:
-            raise DataError(f"a side-car must have at most {MOST_ELEMENTS:,} elements")
-        element = Element(name, at, _tag_end(data, at), attributes)
-        stack[-1].children.append(element)
-        stack.append(element)
-
-    def end(_: str) -> None:
-        element, at = stack.pop(), parser.CurrentByteIndex
-        if data[element.inner_start - 2 : element.inner_start] == b"/>":
-            element.inner_end = element.end = element.inner_start
-        else:
-            element.inner_end, element.end = at, _tag_end(data, at)
-
-    def refuse(*_: object) -> None:
-        raise DataError("a side-car must not declare a document type")
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    parser.CharacterDataHandler = lambda characters: stack[-1].pieces.append(characters)
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(data, True)
-    except expat.ExpatError as error:
+        return parseString(text)
+    except (expat.ExpatError, ValueError) as error:
         raise DataError(f"the side-car is not well-formed XML: {error}") from None
-    return root
 
 
-def _tag_end(data: bytes, start: int) -> int:
-    match = TAG_END.match(data, start)
-    if match is None:
-        raise DataError("the side-car is not well-formed XML: a tag does not end")
-    return match.end()
+class Sidecar:
+    """The tree of a side-car; anything but plain XML in UTF-8 of a usual size is a DataError."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > LARGEST:
+            raise DataError(f"a side-car must have at most {LARGEST:,} bytes, got {len(data):,}")
+        if data.count(b"<") > MOST_TAGS:
+            raise DataError(f"a side-car must have at most {MOST_TAGS:,} tags")
+        if b"<!DOCTYPE" in data:
+            raise DataError("a side-car must not declare a document type")
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise DataError("a side-car must be UTF-8 to be edited, this one is not") from None
+        self._document = _tree(text)
+        paths = (("adobe:ns:meta/ xmpmeta", f"{RDF} RDF"), (f"{RDF} RDF",))
+        roots = [rdf for path in paths for rdf in _find(self._document, *path)]
+        if not roots:
+            raise DataError("the side-car holds no rdf:RDF element")
+        self.rdf = roots[0]
+
+    @property
+    def notes(self) -> list[Element]:
+        return list(_find(self.rdf, *NOTES))
+
+    @property
+    def about(self) -> str:
+        """What the first description is about, as all of one photo must say."""
+        abouts = (
+            description.getAttributeNS(RDF, "about") for description in _find(self.rdf, DESCRIPTION)
+        )
+        return next(abouts, "")
+
+    def containers(self, kind: "_List") -> list[Element]:
+        """Return the lists of a kind; a property that holds no list is an error."""
+        containers = []
+        for prop in _find(self.rdf, DESCRIPTION, kind.property):
+            bags = [child for child in _elements(prop) if _name(child) in CONTAINERS]
+            if not bags:
+                raise DataError(f"{kind.written} must be a list of keywords, it is something else")
+            containers.append(bags[0])
+        return containers
+
+    def extend(self, container: Element, words: Sequence[str]) -> None:
+        """Put words behind the last of a list, indented as that is."""
+        prefix = container.tagName.rpartition(":")[0]
+        items = list(_find(container, f"{RDF} li"))
+        before = items[-1].previousSibling if items else None
+        indent = before.data if isinstance(before, Text) and not before.data.strip(SPACE) else ""
+        for word in words:
+            item = self._document.createElementNS(RDF, f"{prefix}:li".lstrip(":"))
+            item.appendChild(self._document.createTextNode(word))
+            self._add(container, indent, item)
+
+    def describe(self, text: str) -> None:
+        """Add a description to the others."""
+        (description,) = _elements(_tree(text))
+        self._add(self.rdf, "\n  ", self._document.importNode(description, True))
+
+    def _add(self, parent: Element, space: str, child: Element) -> None:
+        """Put a child behind the last element of its parent, after some white space."""
+        last = next((element for element in _elements(parent)[::-1]), None)
+        following = parent.firstChild if last is None else last.nextSibling
+        place = following if isinstance(following, Element | Text | Comment) else None
+        if space:
+            parent.insertBefore(self._document.createTextNode(space), place)
+        parent.insertBefore(child, place)
+
+    def data(self) -> bytes:
+        """Return the side-car as bytes, which can be read again."""
+        try:
+            for element in self._document.getElementsByTagName("*"):
+                for attribute in element.attributes.values():
+                    for character in set(attribute.value).intersection(MARKS):
+                        attribute.value = attribute.value.replace(character, MARKS[character])
+            text = "\n".join(node.toxml() for node in self._document.childNodes)
+        except RecursionError:
+            raise DataError("the elements of a side-car must not be hundreds deep") from None
+        for character, mark in MARKS.items():
+            text = text.replace(mark, f"&#{ord(character)};")
+        _tree(text)  # words may hold what XML has no way to write
+        return text.encode()
 
 
-def spliced(data: bytes, splices: Sequence[Splice]) -> bytes:
-    """Return the bytes with all splices done, which must not overlap."""
-    parts, at = [], 0
-    for start, end, new in sorted(splices, key=lambda splice: splice[0]):
-        parts += [data[at:start], new]
-        at = end
-    return b"".join([*parts, data[at:]])
+def _name(element: Element) -> str:
+    return f"{element.namespaceURI} {element.localName}"
 
 
-def with_space(data: bytes, element: Element) -> int:
-    """Return where the white space before an element starts."""
-    start = element.start
-    while start and data[start - 1] in SPACE:
-        start -= 1
-    return start
+def _elements(node: Node) -> list[Element]:
+    return [child for child in node.childNodes if isinstance(child, Element)]
 
 
-def raw_name(data: bytes, element: Element) -> str:
-    """Return an element's name as it is written, prefix included."""
-    tag = data[element.start + 1 : element.inner_start]
-    return re.split(rb"[\s/>]", tag, maxsplit=1)[0].decode()
+def _find(node: Node, *path: str) -> Iterator[Element]:
+    """Yield the elements below a node along a path of names."""
+    for child in _elements(node):
+        if _name(child) == path[0]:
+            yield from _find(child, *path[1:]) if path[1:] else (child,)
 
 
-def into_element(data: bytes, element: Element, text: bytes) -> list[Splice]:
-    """Return the splices that put text behind the last child of an element."""
-    if element.inner_start != element.end:
-        at = element.children[-1].end if element.children else element.inner_start
-        return [(at, at, text)]
-    name = raw_name(data, element).encode()
-    opened = data[element.start : element.end - 2].rstrip(SPACE) + b">"
-    return [(element.start, element.end, opened + text + b"</" + name + b">")]
+def _text(element: Element) -> str:
+    return "".join(child.data for child in element.childNodes if isinstance(child, Text))
+
+
+def _take_out(element: Element) -> None:
+    """Remove an element with the white space before it."""
+    before, parent = element.previousSibling, element.parentNode
+    if isinstance(before, Text):
+        before.data = before.data.rstrip(SPACE)
+    if parent is not None:
+        parent.removeChild(element)
 
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 OURS = "urn:labelwise:xmp:1.0:"
+DESCRIPTION = f"{RDF} Description"
 CONTAINERS = (f"{RDF} Bag", f"{RDF} Seq", f"{RDF} Alt")
-NOTES = (f"{RDF} Description", f"{OURS} tags", f"{RDF} Bag", f"{RDF} li")
+NOTES = (DESCRIPTION, f"{OURS} tags", f"{RDF} Bag", f"{RDF} li")
 
 Written = Mapping[str, Collection[str]]  # the entries of each list, by its prefix
 NOTHING: Written = MappingProxyType({})
@@ -151,8 +162,7 @@ EMPTY = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
  <rdf:RDF xmlns:rdf="{RDF}">
  </rdf:RDF>
 </x:xmpmeta>
-<?xpacket end="w"?>
-""".encode()
+<?xpacket end="w"?>""".encode()
 
 
 @dataclass(frozen=True)
@@ -213,19 +223,18 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
     data = EMPTY if data is None or data == EMPTY else untagged(data, ours)
     if not keywords:
         return data
-    rdf = _rdf(parsed(data))
-    splices, absent = list[Splice](), list[str]()
+    sidecar, absent = Sidecar(data), list[str]()
     written: dict[str, list[str]] = {}  # the labels that we put into each list
     for prefix, kind in LISTS.items():
-        containers = [*itertools.islice(_containers(rdf, kind), 1)]
+        containers = sidecar.containers(kind)[:1]
         there = _texts(*containers)
         new = [keyword for keyword in keywords if kind.spelled(keyword) not in there]
         written[prefix] = [keyword.label for keyword in new]
         for container in containers:
-            splices += _into_list(data, container, [kind.spelled(keyword) for keyword in new])
+            sidecar.extend(container, [kind.spelled(keyword) for keyword in new])
         absent += [] if containers else [prefix]
-    splices += into_element(data, rdf, _description(rdf, keywords, written, absent))
-    return _checked(spliced(data, splices))
+    sidecar.describe(_description(sidecar.about, keywords, written, absent))
+    return sidecar.data()
 
 
 def differ_in_dates_alone(one: bytes, other: bytes) -> bool:
@@ -239,136 +248,94 @@ def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
     data = EMPTY
     if packet is not None:
         with suppress(DataError):
-            _rdf(parsed(packet))
+            Sidecar(packet)
             data = packet
-    rdf, kind = _rdf(parsed(data)), LISTS["dc"]
-    containers = [*itertools.islice(_containers(rdf, kind), 1)]
+    sidecar, kind = Sidecar(data), LISTS["dc"]
+    containers = sidecar.containers(kind)[:1]
     there = _texts(*containers)
     new = [word for word in dict.fromkeys(words) if word not in there]
     if not new:
         return data
     if containers:
-        return spliced(data, _into_list(data, containers[0], new))
-    text = (
-        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
-        f'\n    xmlns:dc="{kind.space}">\n{kind.of(new)}\n  </rdf:Description>'
-    )
-    return _checked(spliced(data, into_element(data, rdf, text.encode())))
-
-
-def _checked(data: bytes) -> bytes:
-    """Return a side-car that can be read again; words may hold what XML has no way to write."""
-    try:
-        if len(data) > LARGEST or data.count(b"<") > MOST_ELEMENTS:
-            raise expat.ExpatError
-        expat.ParserCreate("utf-8", " ").Parse(data, True)  # no handlers: much faster than a tree
-    except expat.ExpatError:
-        parsed(data)
-    return data
-
-
-def _about(rdf: Element) -> str:
-    about = (own.attributes.get(f"{RDF} about", "") for own in rdf.find(f"{RDF} Description"))
-    return next(about, "")
+        sidecar.extend(containers[0], new)
+    else:
+        sidecar.describe(
+            f'<rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(sidecar.about)}'
+            f' xmlns:dc="{kind.space}">\n{kind.of(new)}\n  </rdf:Description>'
+        )
+    return sidecar.data()
 
 
 def noted(data: bytes) -> dict[str, list[str]]:
     """Return what the notes of a side-car name: true of bytes that we wrote, else a claim."""
-    notes = list(_rdf(parsed(data)).find(*NOTES))
+    notes = Sidecar(data).notes
     return {prefix: sorted({_field(note, prefix) for note in notes} - {""}) for prefix in LISTS}
 
 
 def entries(data: bytes) -> dict[str, set[str]]:
     """Return the entries of each list of keywords of a side-car, ours and others."""
-    rdf = _rdf(parsed(data))
-    return {prefix: _texts(*_containers(rdf, kind)) for prefix, kind in LISTS.items()}
+    sidecar = Sidecar(data)
+    return {prefix: _texts(*sidecar.containers(kind)) for prefix, kind in LISTS.items()}
 
 
 def _texts(*containers: Element) -> set[str]:
-    return {item.text.strip() for bag in containers for item in bag.find(f"{RDF} li")}
+    return {_text(item).strip() for bag in containers for item in _find(bag, f"{RDF} li")}
 
 
 def untagged(data: bytes, ours: Written) -> bytes:
     """Return a side-car without what :func:`tagged` put there: entries in ``ours`` and noted."""
-    rdf, gone = _rdf(parsed(data)), list[Element]()
-    notes = list(rdf.find(*NOTES))
+    sidecar, gone = Sidecar(data), list[Element]()
     for prefix, kind in LISTS.items():
-        known = set(ours.get(prefix, ()))
-        claimed = {_field(note, prefix) for note in notes} & known
-        for container in _containers(rdf, kind) if claimed else ():
+        claimed = {_field(note, prefix) for note in sidecar.notes} & set(ours.get(prefix, ()))
+        for container in sidecar.containers(kind) if claimed else ():
             first: dict[str, Element] = {}
-            for item in container.find(f"{RDF} li"):
-                first.setdefault(item.text.strip(), item)
+            for item in _find(container, f"{RDF} li"):
+                first.setdefault(_text(item).strip(), item)
             gone += [first[spelled] for spelled in claimed if spelled in first]
     removed = set(map(id, gone))
-    for description in rdf.find(f"{RDF} Description"):
-        tags = list(description.find(f"{OURS} tags"))
+    for description in _find(sidecar.rdf, DESCRIPTION):
+        tags = list(_find(description, f"{OURS} tags"))
         if not tags:
             continue
         emptied = [
             prop
             for kind in LISTS.values()
-            for prop in description.find(kind.property)
-            if all(id(item) in removed for child in prop.children for item in child.children)
+            for prop in _find(description, kind.property)
+            if all(id(item) in removed for child in _elements(prop) for item in _elements(child))
         ]
-        whole = len(tags) + len(emptied) == len(description.children)
-        if whole and set(description.attributes) <= {f"{RDF} about"}:
-            gone.append(description)
-        else:
-            gone += [*tags, *emptied]
-    splices: list[Splice] = []
-    for element in sorted(gone, key=lambda element: (element.start, -element.end)):
-        if not splices or element.start >= splices[-1][1]:  # in no other of them
-            splices.append((with_space(data, element), element.end, b""))
-    return spliced(data, splices)
-
-
-def _rdf(root: Element) -> Element:
-    for path in (("adobe:ns:meta/ xmpmeta", f"{RDF} RDF"), (f"{RDF} RDF",)):
-        for rdf in root.find(*path):
-            return rdf
-    raise DataError("the side-car holds no rdf:RDF element")
-
-
-def _containers(rdf: Element, kind: "_List") -> Iterator[Element]:
-    for prop in rdf.find(f"{RDF} Description", kind.property):
-        bags = [child for child in prop.children if child.name in CONTAINERS]
-        if not bags:
-            raise DataError(f"{kind.written} must be a list of keywords, it is something else")
-        yield bags[0]
+        others = {
+            attribute.name
+            for attribute in description.attributes.values()
+            if attribute.namespaceURI != XMLNS_NAMESPACE
+        }
+        whole = len(tags) + len(emptied) == len(_elements(description))
+        gone += [description] if whole and others <= {"rdf:about"} else [*tags, *emptied]
+    for element in gone:
+        _take_out(element)
+    return sidecar.data() if gone else data
 
 
 def _field(note: Element, name: str) -> str:
-    for holder in (note, *note.find(f"{RDF} Description")):
-        if f"{OURS} {name}" in holder.attributes:
-            return holder.attributes[f"{OURS} {name}"]
-        for child in holder.find(f"{OURS} {name}"):
-            return child.text
+    """Return what a note says under a name, as an attribute or as an element."""
+    for holder in (note, *_find(note, DESCRIPTION)):
+        if value := holder.getAttributeNS(OURS, name):
+            return value
+        for child in _find(holder, f"{OURS} {name}"):
+            return _text(child)
     return ""
 
 
-def _into_list(data: bytes, container: Element, names: Sequence[str]) -> list[Splice]:
-    if not names:
-        return []
-    item = f"{raw_name(data, container).rpartition(':')[0]}:li".lstrip(":")
-    items = list(container.find(f"{RDF} li"))
-    indent = data[with_space(data, items[-1]) : items[-1].start].decode() if items else ""
-    text = "".join(f"{indent}<{item}>{escape(name)}</{item}>" for name in names).encode()
-    if items:
-        return [(items[-1].end, items[-1].end, text)]
-    return into_element(data, container, text)
-
-
 def _description(
-    rdf: Element,
+    about: str,
     keywords: Sequence[Keyword],
     written: Mapping[str, Sequence[str]],
     absent: Sequence[str],
-) -> bytes:
-    declared = "".join(f'\n    xmlns:{prefix}="{LISTS[prefix].space}"' for prefix in absent)
+) -> str:
+    """Return our description: the lists that were absent, and the note of each keyword."""
+    declared = "".join(f' xmlns:{prefix}="{LISTS[prefix].space}"' for prefix in absent)
     lines = [
-        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
-        f'\n    xmlns:labelwise="{OURS}"{declared}>'
+        f'<rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(about)}'
+        f' xmlns:labelwise="{OURS}"{declared}>'
     ]
     for kind in (LISTS[prefix] for prefix in absent):
         lines.append(kind.of([kind.spelled(keyword) for keyword in keywords]))
@@ -380,7 +347,5 @@ def _description(
         lists = {key: kind for key, kind in LISTS.items() if keyword.label in written[key]}
         facts |= {key: kind.spelled(keyword) for key, kind in lists.items()}
         tags = (f"<labelwise:{key}>{escape(text)}</labelwise:{key}>" for key, text in facts.items())
-        inner = "".join(tags)
-        lines.append(f'    <rdf:li rdf:parseType="Resource">{inner}</rdf:li>')
-    lines.append("   </rdf:Bag></labelwise:tags>\n  </rdf:Description>")
-    return "\n".join(lines).encode()
+        lines.append(f'    <rdf:li rdf:parseType="Resource">{"".join(tags)}</rdf:li>')
+    return "\n".join([*lines, "   </rdf:Bag></labelwise:tags>\n  </rdf:Description>"])

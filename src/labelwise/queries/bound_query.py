@@ -14,7 +14,7 @@ that exclude each other (:mod:`labelwise.taxonomy`) are not independent: with su
 where p_k are divided by their sum if it exceeds 1.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -107,24 +107,10 @@ class BoundQuery:
         if np.isnan(present).any() or np.isnan(absent).any():
             row = int((np.isnan(present) | np.isnan(absent)).any(1).argmax())
             raise ValueError(f"log_p and log_q must not hold NaN, got one in row {row}")
-        logs = _log_pairs(self._named(present.T, absent.T), np.zeros(len(present)))
+        logs = _Pairs(self._named(present.T, absent.T), np.zeros(len(present)))
         scores: Numbers = np.asarray(_grouped(self.expression, logs, self.groups))
         inside = self.inside(list(present.T))
         return scores if inside is None else np.where(inside, scores, -np.inf)
-
-    def odds(
-        self, present: Sequence[NDArray[np.float32]], absent: Sequence[NDArray[np.float32]]
-    ) -> NDArray[np.float32]:
-        """Return the (N,) odds of the product, from p and 1 - p of each column; no limits apply.
-
-        They lose their digits below 1e-30 and above 1e30, and end as 0 or infinity.
-        """
-        if self.groups:
-            raise ValueError("odds are of labels that do not exclude each other; use log_scores")
-        pairs = self._named(present, absent)
-        with np.errstate(divide="ignore", over="ignore", under="ignore"):
-            over, under = _plain_pairs(pairs, np.ones_like(present[0])).of(self.expression)
-            return np.asarray(over / under, np.float32)
 
     @property
     def is_impossible(self) -> bool:
@@ -132,7 +118,7 @@ class BoundQuery:
         if not self.groups:
             return False
         p = np.full((1, len(self.columns)), 0.5 / len(self.columns))
-        logs = _log_pairs(self._named(np.log(p).T, np.log1p(-p).T), np.zeros(1))
+        logs = _Pairs(self._named(np.log(p).T, np.log1p(-p).T), np.zeros(1))
         return bool(np.isneginf(_grouped(self.expression, logs, self.groups)).all())
 
     def inside(self, log_p: Sequence[NDArray[np.floating[Any]]]) -> Mask | None:
@@ -226,19 +212,17 @@ def _grouped(
 
 @dataclass
 class _Pairs:
-    """The pair (of an expression, of its opposite) over columns with given pairs; computed once."""
+    """(log P, log(1 - P)) of expressions, over columns with given pairs; each is computed once."""
 
     pairs: Mapping[str, PairOf]
-    sure: Values  # the numbers of certainty, and of its opposite
-    never: Values
-    all_of: Callable[[Sequence[PairOf]], PairOf]  # of independent parts
-    mixed: Callable[[PairOf, PairOf, PairOf], PairOf]  # of a label, with it and without it
+    sure: Values  # the logs of certainty
     known: dict[Expression, PairOf] = field(default_factory=dict)
 
     def of(self, expression: Expression | bool) -> PairOf:
         match expression:
             case bool():
-                return (self.sure, self.never) if expression else (self.never, self.sure)
+                never = np.full_like(self.sure, -np.inf)
+                return (self.sure, never) if expression else (never, self.sure)
             case Has(name):
                 return self.pairs[name]
             case Not(part):
@@ -248,50 +232,28 @@ class _Pairs:
             if len(groups) > 1:
                 pairs = [self.of(group) for group in groups]
                 if isinstance(expression, AllOf):
-                    pair = self.all_of(pairs)
+                    pair = self._all_of(pairs)
                 else:
-                    pair = self.all_of([pair[::-1] for pair in pairs])[::-1]
+                    pair = self._all_of([pair[::-1] for pair in pairs])[::-1]
             elif repeated := repeated_labels(expression):
                 # P = P(label) P(rest | label) + P(no label) P(rest | no label)
-                name = repeated[0]
-                rest = [self.of(given(expression, name, known)) for known in (True, False)]
-                pair = self.mixed(self.pairs[name], *rest)
+                p, q = self.pairs[repeated[0]]
+                with_it, without = (
+                    self.of(given(expression, repeated[0], known)) for known in (True, False)
+                )
+                pair = (
+                    np.logaddexp(p + with_it[0], q + without[0]),
+                    np.logaddexp(p + with_it[1], q + without[1]),
+                )
             else:  # all of one part, or any of it
                 pair = self.of(groups[0])
             self.known[expression] = pair
         return self.known[expression]
 
-
-def _plain_pairs(pairs: Mapping[str, PairOf], sure: Values) -> _Pairs:
-    """(P, 1 - P): of all parts, 1 - P is the chance that the first fails, or the second, ..."""
-
-    def all_of(pairs: Sequence[PairOf]) -> PairOf:
-        p, q = pairs[0]
-        for holds, other in pairs[1:]:
-            q = q + p * other
-            p = p * holds
-        return p, q
-
-    def mixed(label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
-        p, q = (label[0] * present[side] + label[1] * absent[side] for side in (0, 1))
-        return p, q
-
-    return _Pairs(pairs, sure, np.zeros_like(sure), all_of, mixed)
-
-
-def _log_pairs(pairs: Mapping[str, PairOf], sure: Values) -> _Pairs:
-    """(log P, log(1 - P))."""
-
-    def all_of(pairs: Sequence[PairOf]) -> PairOf:
-        total = sum((log_p for log_p, _ in pairs), sure)
+    def _all_of(self, pairs: Sequence[PairOf]) -> PairOf:
+        """Return the pair of several independent expressions together."""
+        total = sum((log_p for log_p, _ in pairs), self.sure)
         return total, log1mexp(np.minimum(total, 0.0))
-
-    def mixed(label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
-        p, q = label
-        log_p, log_q = (np.logaddexp(p + present[at], q + absent[at]) for at in (0, 1))
-        return log_p, log_q
-
-    return _Pairs(pairs, sure, np.full_like(sure, -np.inf), all_of, mixed)
 
 
 def _states(expression: Expression, states: dict[str, tuple[Mask, Mask]]) -> tuple[Mask, Mask]:
@@ -386,18 +348,7 @@ class CalibratedQuery:
         if scores.dtype == np.float32:
             sizes, times = _tallied(scores)
             scores = -sizes
-        return self._counted(_log_odds(scores), self.probs(scores), times, confidence)
-
-    def count_of_odds(self, odds: NDArray[np.float32], confidence: float = 0.95) -> HitCount:
-        values, times = _tallied(odds)
-        with np.errstate(divide="ignore"):
-            logs = np.clip(np.log(values), -FAR, FAR)
-        p = expit(self.slope * logs + self.offset)
-        return self._counted(logs, np.where(values > 0, p, 0.0), times, confidence)
-
-    def _counted(
-        self, odds: Numbers, p: Numbers, times: NDArray[np.int64], confidence: float
-    ) -> HitCount:
+        odds, p = _log_odds(scores), self.probs(scores)
         expected, listed = float(times @ p), int(times[p > 0].sum())
         slopes = times * p * (1 - p)
         variance = float(slopes.sum())

@@ -43,10 +43,9 @@ from labelwise.photos.words.text_image import (
     TextDirections,
     TextHead,
     TextImageModel,
-    WordList,
     pairs_above,
-    usual_texts,
 )
+from labelwise.photos.words.word_list import WordList, usual_texts
 
 SYNSETS_FILE = "imagenet_synsets.tsv"
 CONCEPTS_FILE = "concepts.toml"

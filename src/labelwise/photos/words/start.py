@@ -15,13 +15,11 @@ Without answers the link is a guess, :meth:`TextImageModel.guessed`. With answer
 """
 
 import json
-import os
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from hashlib import sha256
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,10 +44,11 @@ from labelwise.errors import CheckpointError, DataError, ImageError, SettingsErr
 from labelwise.evaluation.intervals import mean_ap_influence, mean_influence
 from labelwise.learn.backbones import Backbone
 from labelwise.learn.heads import LinearHead
+from labelwise.learn.inference import infer
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Consistent, Link, Sigmoid
 from labelwise.metrics import average_precision
-from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.models.inference import infer
+from labelwise.models import HeadSpec
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import MODEL_FILE
 from labelwise.photos import Index
@@ -57,15 +56,15 @@ from labelwise.photos.lists import CheckSession, name_of
 from labelwise.photos.query import TEXTS_FILE, Hit, photos_along
 from labelwise.photos.words.answered import AnsweredHead, answered_head
 from labelwise.photos.words.classes import SentenceEncoder, WeighedTexts
+from labelwise.photos.words.guide import QuestionGuide
 from labelwise.photos.words.text_image import (
     TextDirections,
     TextHead,
     TextImageKind,
     TextImageModel,
-    WordList,
-    usual_texts,
 )
 from labelwise.photos.words.tower_files import TwoTowers
+from labelwise.photos.words.word_list import WordList, usual_texts
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.inputs import Failure
 from labelwise.predictions import Predictions
@@ -74,11 +73,6 @@ from labelwise.tables import LabelTable
 from labelwise.training.features import content_key
 
 KEY_BYTES = 8
-
-
-def asking_order(label: str, photos: Iterable[str]) -> list[str]:
-    """Return photos in the order they are asked about for a word: by the hash of both."""
-    return sorted(photos, key=lambda photo: sha256(os.fsencode(f"{label}\0{photo}")).digest())
 
 
 @dataclass(frozen=True)
@@ -636,62 +630,6 @@ class FreeText:
     def check(self, index: Index, text: str, count: int, **options: Any) -> CheckSession:
         hits = self.photos(index, text, count)
         return CheckSession.of_ranked(index, name_of("text", text), hits, **options)
-
-
-# A run that learns while people answer. One of five questions is about a photo set aside, in the
-# random order of the word, so that guarantees can rest on these. All others come by p (1 - p); a
-# word without answers has its likeliest photos first, since it needs a yes. No guess is shown of a
-# photo set aside, because guesses sway.
-
-
-EVERY = 5  # questions, one of which is about a photo set aside
-
-
-@dataclass(frozen=True, eq=False)
-class QuestionGuide:
-    """The photos that are set aside, and what a run thinks of each photo: probabilities (n, K).
-
-    ``learnt_from`` is how many answered photos moved these probabilities; ``unanswered`` are the
-    words of which none of them says anything.
-    """
-
-    aside: frozenset[str]
-    photos: tuple[str, ...]
-    labels: tuple[str, ...]
-    probs: NDArray[np.float64]
-    learnt_from: int = 0
-    unanswered: frozenset[str] = frozenset()
-
-    def order(
-        self, label: str, drawn: Sequence[str], answered: Collection[str] = frozenset()
-    ) -> list[str]:
-        """Return photos, given in the random order of a word, as they are asked about for it:
-        ``answered`` ones first, so that one of five questions is about a photo set aside.
-        """
-        drawn = sorted(drawn, key=lambda photo: photo not in answered)
-        random = [photo for photo in drawn if photo in self.aside]
-        others = [photo for photo in drawn if photo not in self.aside]
-        worth = dict.fromkeys(others, 0.0)  # p (1 - p), or p; 0 where word or photo is not known
-        if label in self.labels:
-            p = np.append(self.probs[:, self.labels.index(label)], 0.0)
-            p = p[[self._rows.get(photo, -1) for photo in others]]
-            values = p if label in self.unanswered else p * (1 - p)
-            worth = dict(zip(others, values.tolist(), strict=True))
-        others.sort(key=lambda photo: (photo not in answered, -worth[photo]))
-        places = [(EVERY * n, photo) for n, photo in enumerate(random)]
-        places += [(n + n // (EVERY - 1) + 1, photo) for n, photo in enumerate(others)]
-        return [photo for _, photo in sorted(places)]
-
-    def guess(self, label: str, photo: str) -> bool | None:
-        """Return whether a run thinks that a photo shows a word; None of photos set aside."""
-        known = photo in self._rows and label in self.labels
-        if photo in self.aside or not known or label in self.unanswered:
-            return None
-        return bool(self.probs[self._rows[photo], self.labels.index(label)] >= 0.5)
-
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        return {photo: row for row, photo in enumerate(self.photos)}
 
 
 POOL = 5000  # photos

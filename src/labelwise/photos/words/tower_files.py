@@ -47,7 +47,6 @@ from labelwise.learn.backbones.transformers import (
     TowerShape,
     TransformerBlock,
 )
-from labelwise.learn.heads import DualPrompts
 from labelwise.links import Link, Sigmoid
 from labelwise.models.run_folder import HUB, fetched_from_hub
 from labelwise.photos.words.classes import ClassesAndWords, read_tokenizer
@@ -56,8 +55,8 @@ from labelwise.photos.words.text_image import (
     TextHead,
     TextImageModel,
     pairs_above,
-    usual_texts,
 )
+from labelwise.photos.words.word_list import usual_texts
 from labelwise.pictures.transform import Transform
 
 
@@ -349,33 +348,6 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise SettingsError(f"{path} must be a JSON object")
     return read
-
-
-class EmbeddedText(nn.Module):
-    """A text tower that takes tokens which are embedded already."""
-
-    def __init__(self, tower: TextTower) -> None:
-        super().__init__()
-        self.tower = tower
-
-    def forward(self, texts: Tensor) -> Tensor:
-        return self.tower.read(texts)
-
-
-def dual_prompts(towers: "TwoTowers", names: Sequence[str], *, context: int = 16) -> DualPrompts:
-    """Return the head that learns ``context`` words before these label names, twice."""
-    shape = towers.text.shape
-    if not shape.causal:
-        raise SettingsError("learned prompts need a model of the CLIP sort: SigLIP fills its texts")
-    ids = [towers.tokens.of(name) for name in names]
-    longest = max(map(len, ids), default=0)
-    if longest + context > shape.places:
-        fit = f"do not fit into {shape.places} places; set context to at most"
-        names_of = f"names of up to {longest} tokens and {context} learned words"
-        raise SettingsError(f"{names_of} {fit} {shape.places - longest}")
-    with torch.no_grad():
-        embedded = [towers.text.tokens(torch.tensor(tokens)) for tokens in ids]
-    return DualPrompts(EmbeddedText(towers.text), embedded, context=context)
 
 
 ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
