@@ -226,7 +226,7 @@ def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
     index = open_index(place)
     best = FreeText.of(index).photos(index, "sky", 10)
     answers.write_text("path,answer\n" + "".join(f"{hit.paths[0]},yes\n" for hit in best))
-    common = ("check", place, "--text", "sky", "--answers", answers)
+    common = ("audit", place, "--text", "sky", "--answers", answers)
     done = must_run(*common, "--top", 10, "--wrong-at-most", 0.3, "-o", listed, "--who", "ada")
     said = " ".join(done.stdout.split())
     for words in (
@@ -239,6 +239,6 @@ def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
     # nothing is learnt of the labels of the model, and the receipt names the text
     assert index.store.corrections() == []
     assert [one.query for one in receipts_of(index)] == ['text "sky"']
-    assert 'text "sky"' in must_run("verify", place).output
+    assert 'text "sky"' in must_run("audit", place).output
     for options, reason in (((), "end its list with --top"), (("red", "--top", 5), "and not both")):
         assert reason in refused(*common, *options)

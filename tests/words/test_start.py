@@ -23,23 +23,24 @@ from words_setup import CLASSES, SIDE, photo, save_photos
 from labelwise.base.progress import Silent
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.photos import Index
+from labelwise.photos import Index, answer
+from labelwise.photos.query import not_answered
 from labelwise.photos.shift import evidence_of
 from labelwise.photos.tagging import tags_of
 from labelwise.photos.words import ClassesAndWords, WordList
 from labelwise.photos.words.start import KeptAnswers, compare_runs, start
-from labelwise.photos.xmp import EMPTY, noted, tagged, untagged
 from labelwise.pictures import PictureImages
 from labelwise.predictions import Predictions
-from labelwise.scores.tables import read_raw
+from labelwise.queries import Query
 from labelwise.server.mcp import PhotoTools
 from labelwise.tables import load
+from labelwise.tables.score_files import read_raw
 
 NOT_CALIBRATED = "not calibrated: no answers yet"
-UNTESTED = "not calibrated, so there is no interval: no answers yet"
+UNTESTED = "not calibrated, so nobody can tell how many match: no answers yet"
 
 
 @pytest.fixture(scope="session")
@@ -225,14 +226,13 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     run, index, onnx = tmp_path / "run", tmp_path / "index", tmp_path / "model.onnx"
     save_photos(few := tmp_path / "few", 3)
     given = ("--words", tmp_path / "words.txt", "-m", words_model, "-o", run, "--image-size", SIDE)
-    made = " ".join(must_run("start", folder / "photos", *given).output.split())
+    made = " ".join(must_run("train", folder / "photos", *given).output.split())
     way = f"{folder / 'photos'} --words {tmp_path / 'words.txt'} --guide {run}"
     for words in (NOT_CALIBRATED, "nearest class", "as in 'Hund: a dog'", f"label --page {way}"):
         assert words in made
     for verb in (
         ("index", few, "-m", run, "-o", index),
         ("search", index, "red", "--json", "-n", "20"),
-        ("tag", index, "--xmp", "--dry-run"),
         ("export", run, "-o", onnx, "--data", few),
         ("predict", run, folder / "photos" / "000.png"),
         ("predict", onnx, few, "-o", tmp_path / "onnx.csv"),
@@ -251,7 +251,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
     with Index(index) as opened, pytest.raises(LabelwiseError, match="--set-aside"):
         evidence_of(opened)
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=60)
-    answered = must_run("start", folder / "photos", *given, "--answers", table).output
+    answered = must_run("train", folder / "photos", *given, "--answers", table).output
     plain = r"calibrated on \d+ answered photos: probabilities are estimated to be 0\.\d+ too high"
     plain += " or too low .* answered photos in all would halve that"
     assert re.search(plain, " ".join(answered.split()))
@@ -264,22 +264,32 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
 
 def _require_no_interval(index, out):
     """No answer stands behind the count of a run that nobody answered, wherever it is shown."""
-    for verb in (("search", index, "red", "-n", "1"), ("estimate", index, "red")):
-        said = must_run(*verb)
-        assert NOT_CALIBRATED in said.stderr, verb
-        assert f"photos match red; {UNTESTED}" in " ".join(said.output.split()), verb
-        assert not re.search("95%|It holds if", said.output), verb
-    facts = json.loads(run_verb("search", index, "red", "--count", "--json").stdout)
-    assert facts["lower"] is facts["upper"] is facts["confidence"] is None
-    assert facts["untested"] == UNTESTED
+    said = must_run("search", index, "red", "-n", "1")
+    assert NOT_CALIBRATED in said.stderr
+    assert f"3 photos, those most like red first; {UNTESTED}" in " ".join(said.output.split())
+    assert not re.search("95%|It holds if", said.output)
+    for verb, *rest in (("search", "red, -green"), ("search", "red", "--count"), ("count", "red")):
+        refused = run_verb(verb, index, *rest)
+        name = rest[0].rpartition("-")[2]
+        assert refused.exit_code == 1, verb
+        assert "its probabilities are a guess" in " ".join(refused.output.split()), verb
+        assert f"Next: labelwise count {index} {name} --ask 30" in refused.output, verb
     page = (out / "page.html").read_text()
-    assert f"photos match red; {UNTESTED}" in page
+    assert f"those most like red first; {UNTESTED}" in page
     assert not re.search("95% interval|are calibrated for this query", page)
     with Index(index) as opened:
         count = PhotoTools(opened).count_photos("red")
-        assert count.low is count.high is count.confidence is None
+        assert count.expected is count.low is count.high is count.confidence is None
         assert count.in_words.endswith(UNTESTED)
         assert "It holds if" not in count.holds_if
+        # Once thirty photos are answered, the word counts and excludes.
+        for row in range(3):
+            opened.correct(row, {"green": "absent"})
+        assert not_answered(opened, ["red", "green"]) == ["red", "green"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("labelwise.photos.query.FEWEST_ANSWERED", 3)
+            assert not_answered(opened, ["red", "green"]) == ["red"]
+            answer(opened, Query.parse("red, -green"))
 
 
 def _require_caution_in_files(run, index, out):
@@ -293,16 +303,12 @@ def _require_caution_in_files(run, index, out):
     assert all(row["caution"].startswith(NOT_CALIBRATED) for table in tables for row in table)
     for kind in KINDS:  # the caution is no label
         assert read_raw(out / f"a.{kind}").names == ("red", "green", "blue")
-    for extra in (("-n", "3"), ("--count",)):
-        found = run_verb("search", index, "red", "--json", *extra)
-        assert NOT_CALIBRATED in json.loads(found.stdout.splitlines()[0])["caution"]
+    found = run_verb("search", index, "red", "--json", "-n", "3")
+    assert NOT_CALIBRATED in json.loads(found.stdout.splitlines()[0])["caution"]
     run_verb("search", index, "red", "--html", out / "page.html")
     assert "Not calibrated: no answers yet" in (out / "page.html").read_text()
-    with Index(index) as opened:
-        keywords = next(given for _, given in tags_of(opened, Threshold(0.0)) if given)
-    sidecar = tagged(EMPTY, keywords)
-    assert sidecar.decode().count(f"<labelwise:caution>{NOT_CALIBRATED}") == len(keywords) == 3
-    assert untagged(sidecar, noted(sidecar)) == EMPTY
+    with Index(index) as opened, pytest.raises(LabelwiseError, match="none is written as a tag"):
+        next(tags_of(opened, Threshold(0.0)))
 
 
 def test_a_start_that_fails_before_a_photo_was_read_leaves_no_folder(words_model, tmp_path):
@@ -315,7 +321,7 @@ def test_a_start_that_fails_before_a_photo_was_read_leaves_no_folder(words_model
         (tmp_path / "text.png", tmp_path / "wrong", "is not a folder"),
         (tmp_path / "text.png", words_model, "of 1 photo none could be read"),
     ):
-        failed = run_verb("start", photos, *given, "-m", folder)
+        failed = run_verb("train", photos, *given, "-m", folder)
         assert why in str(failed.exception), failed.output
         assert not run.exists(), why
 
@@ -327,7 +333,7 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, t
     for name in ("000.png", "001.png"):
         (photos / name).unlink()
     given = ("--words", tmp_path / "words.txt", "-m", words_model, "--image-size", SIDE)
-    done = must_run("start", photos, *given, "-o", tmp_path / "run", "--answers", table).output
+    done = must_run("train", photos, *given, "-o", tmp_path / "run", "--answers", table).output
     assert "2 of 30 images are missing" in " ".join(done.split())
     assert re.search(r"red +\d+\.\d\d%", done)
     assert re.search(r"justice +no answers yet", done)

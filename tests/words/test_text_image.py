@@ -31,7 +31,7 @@ from labelwise.photos.words.classes import (
     imagenet_kinds,
 )
 from labelwise.tables import load
-from labelwise.tables.columns import MEANINGS, PATH_HEADERS
+from labelwise.tables.words import MEANINGS, PATH_HEADERS
 
 LINES = """# animals
 pet
@@ -259,7 +259,8 @@ def test_kinds_follow_wordnet():
     assert kinds.of(["apple"]) == (948,)  # Granny Smith
     assert kinds.of(["buses"]) == kinds.of(["bus"]) != ()
     assert kinds.of(["fire hydrant"]) == kinds.of(["a dog on a beach"]) == ()
-    names = [ImageNetInfo().index_to_description(number) for number in range(1000)]
+    imagenet = ImageNetInfo()
+    names = [imagenet.index_to_description(number) for number in range(1000)]
     assert [kinds.are_of(some) for some in (names, names[::-1], names[:999])] == [
         True,
         False,

@@ -17,12 +17,17 @@ from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
 from labelwise.base.progress import Silent
 from labelwise.errors import SettingsError
-from labelwise.models import Predictor
-from labelwise.photos.words import ClassesAndWords, QuestionGuide, WordList, WordsLearner
+from labelwise.learn.predictor import Predictor
+from labelwise.photos.words import (
+    ClassesAndWords,
+    QuestionGuide,
+    WordList,
+    WordsLearner,
+    asking_order,
+)
 from labelwise.photos.words.start import (
     TEXT_HEAD_FILE,
     KeptAnswers,
-    asking_order,
     is_set_aside,
     start,
 )
