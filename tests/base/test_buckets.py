@@ -104,7 +104,7 @@ def test_photos_of_a_bucket_are_found_shown_and_corrected(bucket, library, tmp_p
     like = must_run("search", library.folder, "--like", address, "--paths-only").stdout
     assert len(like.split()) >= 8
     must_run("label", library.folder, address, "--", "dog", "-cat")
-    must_run("label", library.folder, "--export", table)
+    must_run("label", library.folder, "--out", table)
     assert address in table.read_text()
     expected = (tmp_path / "photos/2023/1.png").read_bytes()
     assert load(table).images.content(0) == expected  # it is read from the bucket

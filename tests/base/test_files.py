@@ -1,5 +1,6 @@
 """Whole or not at all, whatever lies beside: real files, real locks, real kills."""
 
+import errno
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from labelwise.base.files import remove_leftovers, replacing, replacing_folder
+from labelwise.base.files import remove_leftovers, replacing, replacing_folder, require_room
 from labelwise.base.tensors import load_tensors, save_tensors
 from labelwise.errors import CheckpointError, LabelwiseError
 
@@ -107,3 +108,20 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
     path.write_bytes(whole + b"more")
     with pytest.raises(CheckpointError, match="is damaged"):
         load_tensors(path)
+
+
+def test_long_work_asks_first_whether_it_can_write(tmp_path, monkeypatch):
+    """A few bytes are tried, and removed; the size of the disk is asked of the system."""
+    require_room(tmp_path / "new" / "folder" / "tags.csv", 1 << 20)
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(LabelwiseError, match=r"tags.csv: it needs about [\d,.]+ MB, and "):
+        require_room(tmp_path / "tags.csv", 1 << 60)
+
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(LabelwiseError, match=r"tags.csv: the disk is full; free some space"):
+        require_room(tmp_path / "tags.csv")
+    assert not [*tmp_path.iterdir()]

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, logit
+from scipy.stats import norm
 
 from labelwise.calibration import AveragedCurves, few_labels, platt
 from labelwise.calibration.few import TYPICAL_SPREAD, WITH_LINK, CurveProblem
@@ -108,6 +109,21 @@ def test_without_some_photos_the_mean_is_that_of_a_fresh_fit_of_the_others(link)
     fresh = few_labels(u[~out], y[~out], link, known[~out], pool=u)
     np.testing.assert_allclose(few.mean_without(out), fresh.mean, atol=1e-3)
     assert np.abs(few.mean - fresh.mean).max() > 0.02
+
+
+def test_intervals_are_those_of_curves_drawn_from_their_law():
+    u, y, _ = simulated(200, 4, 3)
+    few = few_labels(u[:40], y[:40], Sigmoid(), pool=u)
+    low, high = (logit(end) for end in few.interval(u, confidence=0.9))
+    narrow = np.subtract(*(logit(end) for end in few.interval(u, confidence=0.5)[::-1]))
+    np.testing.assert_allclose((high - low) / narrow, norm.ppf(0.95) / norm.ppf(0.75), rtol=1e-9)
+    rng = np.random.default_rng(0)
+    for label in range(4):
+        drawn = rng.multivariate_normal(few.mean[label], few.covariance[label], 4000)
+        rise = np.exp(drawn[:, :1]) * (u[:, label] / few.scale)
+        spread = logit(expit(rise + drawn[:, 1:]).mean(1)).std()
+        ends = logit(few.shares[label, 1:])
+        assert (ends[1] - ends[0]) / 2 == pytest.approx(norm.ppf(0.95) * spread, rel=0.12)
 
 
 def test_the_error_is_the_mean_over_the_pool_of_what_the_curves_leave_open():

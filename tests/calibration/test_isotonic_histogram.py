@@ -9,6 +9,7 @@ from calibration_problems import log_loss, problem
 from sklearn.isotonic import IsotonicRegression
 
 from labelwise.calibration import histogram, isotonic
+from labelwise.calibration.entries import choose
 from labelwise.links import Sigmoid
 
 UNKNOWN = pytest.mark.parametrize("unknown", [False, True])
@@ -19,6 +20,17 @@ def sklearn_isotonic(u, y, at):
     fit = IsotonicRegression(out_of_bounds="clip").fit(u, y)
     floor = 0.5 / (len(u) + 1)
     return fit.predict(at).clip(floor, 1 - floor)
+
+
+def test_a_strength_is_judged_on_the_part_that_it_was_not_fitted_to():
+    asked = []
+
+    def losses(train, test):
+        asked.append((train, test))
+        return [1.0, 0.5, 0.7]
+
+    assert choose((10.0, 1.0, 0.1), "abc", losses) == 1.0
+    assert asked == [(["b", "c"], "a"), (["a", "c"], "b"), (["a", "b"], "c")]
 
 
 @UNKNOWN

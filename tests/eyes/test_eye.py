@@ -77,7 +77,7 @@ def test_photos_of_another_size_are_seen_and_the_transform_is_timms(eye):
     assert find_eye("resnet50") is None
 
 
-def small(nodes=(), constants=(), *, outputs=("means",), functions=()):
+def small(nodes=(), constants=(), *, outputs=("means",), functions=(), kind=TensorProto.FLOAT):
     """Return a model that takes the mean of each colour, with more nodes behind it."""
     axes = numpy_helper.from_array(np.array([2, 3]), "axes")
     mean = helper.make_node("ReduceMean", ["images", "axes"], ["means"], keepdims=0)
@@ -85,8 +85,8 @@ def small(nodes=(), constants=(), *, outputs=("means",), functions=()):
     graph = helper.make_graph(
         [mean, *nodes],
         "small",
-        [value("images", TensorProto.FLOAT, ["batch", 3, 8, 8])],
-        [value(name, TensorProto.FLOAT, ["batch", None]) for name in outputs],
+        [value("images", kind, ["batch", 3, 8, 8])],
+        [value(name, kind, ["batch", None]) for name in outputs],
         [axes, *constants],
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("here", 1)]
@@ -167,6 +167,28 @@ def function():
     return small([called], functions=[made])
 
 
+def of_opset(version):
+    model = small()
+    model.opset_import[0].version = version
+    return model
+
+
+def many():
+    """Return a graph whose arrays are each below the limit, and together far above it."""
+    size = numpy_helper.from_array(np.array([1 << 27]), "size")
+    nodes = [helper.make_node("ConstantOfShape", ["size"], [f"array{n}"]) for n in range(9)]
+    return small(nodes, [size])
+
+
+def sparse():
+    node = helper.make_node("Constant", [], ["sparse"])
+    values = numpy_helper.from_array(np.ones(1, np.float32))
+    places = numpy_helper.from_array(np.zeros(1, np.int64))
+    tensor = helper.make_sparse_tensor(values, places, [1 << 40])
+    node.attribute.append(helper.make_attribute("sparse_value", tensor))
+    return small([node])
+
+
 HOSTILE = {
     "changed": (lambda: small(), {"sha256": "0" * 64}, "another SHA-256"),
     "no ONNX": (lambda: b"\x08\x0ahello", {}, "not a readable ONNX file|one graph"),
@@ -186,6 +208,10 @@ HOSTILE = {
     "no means": (lambda: small(outputs=()), {"outputs": {}}, "no output 'means'"),
     "input": (lambda: small(), {"input": "photos"}, "input is not 'photos'"),
     "size": (lambda: small(), {"transform": {"size": 9}}, "9 x 9 pixels"),
+    "opset": (lambda: of_opset(17), {}, "operator set 18, got \\[17\\]"),
+    "halves": (lambda: small(kind=TensorProto.FLOAT16), {}, "8 x 8 pixels in float32"),
+    "many": (many, {}, "too large"),
+    "sparse": (sparse, {}, "operator 'Constant'"),
     "facts": (lambda: small(), {"transform": {"size": 0}}, "does not describe an eye"),
     "more facts": (lambda: small(), {"run": "me"}, "does not describe an eye"),
 }

@@ -30,11 +30,16 @@ def draw(rows, features=12, labels=3, seed=0, noise=1.0, spread=4.0):
 
 
 def sklearns(features, labels, strength, scale):
-    """Return the logits of scikit-learn's head with an L2 weight per row, for scaled features."""
+    """Return the logits of scikit-learn's head with an L2 weight per row, for scaled features.
+
+    Each row is there as present and as absent, one of them with a weight of a quarter / rows.
+    """
+    weights = np.concatenate([labels, 1 - labels]) + 0.25 / len(labels)
+    both = np.arange(2 * len(labels)) < len(labels)
     peer = LogisticRegression(
         C=1 / (strength * len(labels)), solver="newton-cholesky", tol=1e-12, max_iter=500
     )
-    peer.fit(features / scale, labels)
+    peer.fit(np.tile(features / scale, (2, 1)), both, weights)
     return lambda rows: (rows / scale) @ peer.coef_[0] + peer.intercept_[0]
 
 
@@ -101,6 +106,8 @@ def test_folds_hold_whole_groups_and_the_same_share_of_rare_labels():
     together = deal_folds(labels, 5, groups=groups)
     assert all(len(set(together[groups == group])) == 1 for group in set(groups))
     assert set(together) == set(range(5))
+    dealt = fit(rng.normal(size=(100, 4)), labels, groups=groups).folds
+    assert all(len(set(dealt[groups == group])) == 1 for group in set(groups))
 
 
 def test_the_strength_is_near_the_best_for_new_rows():
@@ -150,7 +157,9 @@ def test_a_softmax_is_cross_fitted_with_a_temperature():
     scale = np.sqrt(spread * np.sqrt((spread**2).mean()))
     assert len(set(fitted.strength)) == 1
     inverse = 1 / (fitted.strength[0] * 150)
-    peer = LogisticRegression(C=inverse, tol=1e-10, max_iter=5000).fit(x / scale, classes)
+    weights = (labels + 0.25 / 150).T.ravel()  # a quarter of each class, spread over the rows
+    peer = LogisticRegression(C=inverse, tol=1e-10, max_iter=5000)
+    peer.fit(np.tile(x / scale, (4, 1)), np.arange(4).repeat(150), weights)
     logits = fitted.logits(x)
     ours = logits - logits.mean(1, keepdims=True)
     theirs = peer.decision_function(x / scale)
@@ -256,3 +265,23 @@ def test_right_labels_are_left_alone():
         link, errors = shrunken_with_errors(logits, labels, Sigmoid())
         assert (errors.rate, str(errors)) == (0.0, "")
         assert np.abs(link.slope - 1).max() < 0.5
+
+
+def test_ten_rows_that_lie_apart_by_chance_do_not_make_a_sure_head():
+    """Oracle: each class's share, smoothed, on new rows that lie about any class's centre."""
+    above = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        centers, classes, spread = (
+            rng.normal(size=(6, 300)),
+            rng.integers(0, 6, 10),
+            rng.random(300),
+        )
+        labels = np.eye(6)[classes]
+        x = rng.normal(size=(10, 300)) * spread**3 + 0.3 * centers[classes]
+        fitted = fit(x, labels, loss=ShareLoss.of(labels), link=Softmax(), seed=seed)
+        new = rng.normal(size=(400, 300)) * spread**3 + 0.3 * centers[rng.integers(0, 6, 400)]
+        log_probs = fitted.link.log_probs(fitted.logits(new).astype(np.float64))[0]
+        share = np.log((labels.sum(0) + 0.5) / 13)
+        above.append((share - log_probs).mean())
+    assert max(above) < 2, above

@@ -13,9 +13,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.heads import LinearHead
-from labelwise.learn.methods import make_objective
+from labelwise.learn.methods import make_head, make_objective
 from labelwise.learn.objectives import BCE
-from labelwise.models import HeadSpec, Model
+from labelwise.learn.predictor import Model
+from labelwise.models import HeadSpec
 from labelwise.training import checkpoint
 from labelwise.training.execution import GraphedModel, accelerated, compiles
 from labelwise.training.settings import Hardware, OptimizerSettings, ScheduleSettings
@@ -52,6 +53,13 @@ def test_the_newest_checkpoint_is_read_back_and_all_but_the_one_before_it_go(tmp
     names = {path.name for path in tmp_path.iterdir()}
     best = {"best-00000005.safetensors", "best-00000009.safetensors"}
     assert names == {"00000002", "00000003", *best}
+    done = {"step": 9, "best_step": 9, "done": True}
+    checkpoint.save(tmp_path, TENSORS, done)  # trained, but not yet evaluated: the one before stays
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"00000003", "00000004", "best-00000009.safetensors"}
+    checkpoint.keep_newest(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"00000004", "best-00000009.safetensors"}
 
 
 def test_an_unreadable_checkpoint_gets_one_sentence(tmp_path):
@@ -124,7 +132,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, warm_commands):
 
 def small_model():
     backbone = create_backbone("small-cnn", image_size=32)
-    return Model(backbone, HeadSpec("linear", {}).make(backbone.channels, 3))
+    return Model(backbone, make_head(HeadSpec("linear", {}), backbone.channels, 3))
 
 
 def test_rates_fall_from_head_to_input_and_biases_norms_and_objectives_are_not_decayed():

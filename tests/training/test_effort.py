@@ -12,8 +12,10 @@ from labelwise.errors import SettingsError
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
-from labelwise.training.run import better_by, train, tried
+from labelwise.training.run import BETTER_NETWORKS, better_by, train, tried
 from labelwise.training.settings import read_settings
+
+LITE0 = "tf_efficientnet_lite0"
 
 
 def scores(noise, rows=400, seed=0):
@@ -57,7 +59,8 @@ def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_pat
     """Oracle: the photos are told apart perfectly by the solved head, so nothing can be gained."""
     monkeypatch.setattr("labelwise.training.run.PERFECT", 2.0)  # or nothing would be tried
     watch = Hearing()
-    settings = settings_of(photos, tmp_path / "features", effort="good", image_size=32)
+    named = {"image_size": 32, "backbone": LITE0}
+    settings = settings_of(photos, tmp_path / "features", effort="good", **named)
     done = train(settings, tmp_path / "run", watch=watch)
     run = RunFolder(tmp_path / "run")
     names = ("solved", "solved-all", "trained")
@@ -122,11 +125,29 @@ def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, fini
     noise = {"solved": 1.5, "solved-96": 1.0, "trained": 0.99, "averaged": 0.5}
     made = Made(finished, noise)
     note, _ = tried_by(made, settings_of(photos, tmp_path, effort="best"), tmp_path)
-    networks = [f"solved-{name}" for name in ("resnet50", "convnext_tiny", "vit_small_patch16_224")]
+    networks = [f"solved-{name}" for name in BETTER_NETWORKS]
     assert made.begun == ["solved", "solved-96", *networks, "trained", "averaged"]
     assert note.count("its weights cannot be had here") == 3
     assert "at 96 pixels, trained from there, weights averaged" in note.partition("Kept: ")[2]
     assert np.array_equal(RunFolder(tmp_path / "run").predictions("val").logits, scores(0.5).logits)
+
+
+def test_good_tries_better_networks_and_keeps_one_beyond_chance(photos, finished, tmp_path):
+    better = f"solved-{BETTER_NETWORKS[1]}"
+    made = Made(finished, {"solved": 1.5, better: 1.0, "trained": 1.4})
+    note, _ = tried_by(made, settings_of(photos, tmp_path, effort="good"), tmp_path)
+    assert made.begun == ["solved", *(f"solved-{name}" for name in BETTER_NETWORKS), "trained"]
+    assert f"Kept: {BETTER_NETWORKS[1]}, head solved." in note
+
+
+@pytest.mark.parametrize("network", ["hgnetv2_b0", "tiny_vit_5m_224", "vit_small_patch14_dinov2"])
+def test_a_head_is_solved_on_a_random_network_of_each_family(network, photos, tmp_path):
+    flags = {"features": network, "image_size": 56, "hardware.accelerator": "cpu"}
+    flags["hardware.features_cache"] = str(tmp_path / "features")
+    done = train(read_settings(None, {"data": str(photos), **flags}), tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    assert run.spec.backbone.name == network
+    assert done.evaluation.data.rows == len(run.predictions("test"))
 
 
 def test_nothing_more_is_tried_once_validation_is_ranked_perfectly(photos, finished, tmp_path):
@@ -161,7 +182,7 @@ def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path,
             watch.advance(1)
         made(settings, folder, watch)
 
-    settings = settings_of(photos, tmp_path, effort="good", minutes=1.4)
+    settings = settings_of(photos, tmp_path, effort="good", minutes=1.4, backbone=LITE0)
     note, messages = tried_by(slow, settings, tmp_path)
     assert made.begun == ["solved"]
     assert clock == [90.0]
@@ -182,7 +203,8 @@ def test_epochs_are_planned_that_fit_into_the_minutes(
         made(settings, folder, watch)
         clock[0] += 25.0
 
-    settings = settings_of(photos, tmp_path, effort="good", minutes=minutes, **{"recipe.epochs": 5})
+    flags = {"minutes": minutes, "backbone": LITE0, "recipe.epochs": 5}
+    settings = settings_of(photos, tmp_path, effort="good", **flags)
     note, _ = tried_by(timed, settings, tmp_path)
     assert planned[1:] == ([epochs] if epochs else [])
     assert ("leave no time for" in note) == (epochs == 0)

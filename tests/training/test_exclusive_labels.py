@@ -11,7 +11,7 @@ from tiny_run import Hearing, tiny_settings
 
 from labelwise.errors import DataError
 from labelwise.evaluation import evaluate
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos.query import Asked
 from labelwise.pictures import FeatureRows

@@ -9,12 +9,11 @@ from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 from typed import must_run
 
-from labelwise.base.progress import Silent
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.eyes.fit import fit
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.methods import METHODS, make_objective
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ArrayImages
 from labelwise.pictures import memory as mapped
@@ -61,7 +60,7 @@ def test_a_second_time_nothing_is_computed_and_foreign_files_are_reported(
     backbone, tmp_path, monkeypatch
 ):
     first = compute(table(), backbone, tmp_path)
-    monkeypatch.setattr(features, "_grow", None)
+    monkeypatch.setattr(features, "_features", None)
     again = compute(table(), backbone, tmp_path)
     assert np.array_equal(first.images.features, again.images.features)
     with pytest.raises(DataError, match="tiny already holds features"):
@@ -82,48 +81,6 @@ def test_the_key_changes_with_weights_transform_pixels_and_kind(backbone):
         next(backbone.parameters()).view(-1)[0] += 1e-3
     keys.add(content_key(data.images, backbone, True))
     assert len(keys) == 6
-
-
-class Counting(Silent):
-    """Keeps how many images were to be computed, and how many were."""
-
-    rows = 0
-
-    def start(self, task, total, done=0):
-        self.first = (total, done)
-
-    def advance(self, images):
-        self.rows += images
-
-
-def test_an_interrupted_computation_goes_on_after_its_whole_batches(
-    backbone, tmp_path, monkeypatch
-):
-    """Oracle: the features of a computation that was not interrupted."""
-    data, forward, cache = table(rows=40), backbone.forward, tmp_path / "stopped"
-    whole = compute(data, backbone, tmp_path / "whole", batch_size=3).images.features
-    left = [8]  # blocks
-
-    def until_stopped(images):
-        left[0] -= 1
-        return forward(images) if left[0] else 1 / 0
-
-    monkeypatch.setattr(backbone, "forward", until_stopped)
-    with pytest.raises(ZeroDivisionError):
-        compute(data, backbone, cache, batch_size=3)
-    (growing,) = cache.iterdir()
-    assert growing.suffix == ".growing"
-    with growing.open("ab") as stream:
-        stream.write(bytes(3 * backbone.channels))  # of a row that was cut off
-    watch = Counting()
-    monkeypatch.setattr(backbone, "forward", forward)
-    resumed = compute(data, backbone, cache, batch_size=3, watch=watch).images.features
-    assert (watch.first, watch.rows) == ((40, 21), 19)
-    assert np.array_equal(resumed, whole)
-    assert [path.suffix for path in cache.iterdir()] == [".npy"]
-    growing.write_bytes(b"broken")
-    next(cache.glob("*.npy")).unlink()
-    assert np.array_equal(compute(data, backbone, cache, batch_size=3).images.features, whole)
 
 
 @pytest.mark.parametrize("pooled", [True, False])
@@ -200,9 +157,10 @@ def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     must_run("predict", "run", photos / "3.png", photos / "7.png", "-o", "answers.jsonl")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
     assert RunFolder(tmp_path / "run").evaluation.ranking.map_class > 0.9
-    assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1
+    (kept,) = (tmp_path / "runs/features").glob("*.bin")
+    size = kept.stat().st_size
     must_run("train", photos / "photos.csv", *FROZEN, "-o", "asl", "--method", "asl")
-    assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1  # the same, computed once
+    assert kept.stat().st_size == size  # the same, computed once
     boosted = ("--method", "ll-r+boostlu", "--set", "recipe.epochs=2")  # standardised maps
     must_run("train", photos / "photos.csv", *FROZEN, "-o", "boosted", *boosted)
     for name in ("run", "asl", "boosted"):
@@ -220,7 +178,7 @@ def test_mapped_features_train_as_those_in_memory(photos, tmp_path, monkeypatch)
 
     watch = Hearing()
     plain = [logits(), logits(method="asl")]
-    monkeypatch.setattr("labelwise.training.features.IN_MEMORY", 0)
+    monkeypatch.setattr("labelwise.eyes.feature_cache.IN_MEMORY", 0)
     for expected, flags in zip(plain, ({}, {"method": "asl"}), strict=True):
         torch.testing.assert_close(logits(**flags), expected, atol=1e-5, rtol=1e-5)
     monkeypatch.setattr("labelwise.training.prepare.memory_bytes", lambda: 1000)

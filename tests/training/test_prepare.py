@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -22,12 +21,11 @@ from labelwise.learn.backbones import weights as packaged
 from labelwise.learn.backbones.weights import PACKAGED, PRETRAINED
 from labelwise.learn.methods import METHODS
 from labelwise.learn.objectives import ROLE
-from labelwise.models import Predictor
-from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, batches
-from labelwise.tables import LabelTable, find_unreadable
+from labelwise.learn.predictor import Predictor
+from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
+from labelwise.tables import LabelTable
 from labelwise.tables.derived import single_positive
-from labelwise.training import checkpoint, prepare
-from labelwise.training.execution import kernels_loading
+from labelwise.training import checkpoint
 from labelwise.training.features import (
     advice_for_photos,
     build_model,
@@ -279,39 +277,6 @@ def test_it_comes_from_a_complete_validation_split_or_is_asked_for(tmp_path, met
     with pytest.raises(SettingsError, match=r"set options\.k, or give a validation split"):
         train(settings, tmp_path / "other", table=rest)
     train(tiny_settings(method=method, options__k=2.0), tmp_path / "other", table=rest)
-
-
-def test_processes_find_the_pictures_that_threads_find_broken(tmp_path, monkeypatch):
-    """Oracle: ``find_unreadable``, which reads them one after the other."""
-    monkeypatch.setattr(batches, "are_worth_it", lambda *_: True)
-    photo = encoded(Image.radial_gradient("L").convert("RGB"), "JPEG")
-    names = [f"{number}.jpg" for number in range(300)]
-    for number, name in enumerate(names):
-        (tmp_path / name).write_bytes(photo if number % 100 != 7 else photo[:-100])
-    table = LabelTable.from_arrays("a", FileImages(tmp_path, names), np.ones((300, 1), bool))
-    found, expected = prepare._unreadable(table, 2, Silent()), find_unreadable(table)
-    assert [image.row for image in found] == [7, 107, 207]
-    told = [[(one.row, one.id, one.reason) for one in images] for images in (found, expected)]
-    assert told[0] == told[1]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_kernels_that_are_loaded_beforehand_draw_nothing_and_hold_nothing():
-    device = torch.device("cuda")
-    make = partial(create_backbone, "tf_efficientnet_lite0", image_size=64)
-    states = torch.get_rng_state(), torch.cuda.get_rng_state()
-    held = torch.cuda.memory_allocated()
-    with kernels_loading(make, 4, device, torch.bfloat16):
-        pass
-    assert torch.equal(torch.get_rng_state(), states[0])
-    assert torch.equal(torch.cuda.get_rng_state(), states[1])
-    assert torch.cuda.memory_allocated() == held
-
-    def broken():
-        raise SettingsError("the run itself says this")
-
-    with kernels_loading(broken, 4, device, None):
-        pass
 
 
 # The network where none is named. Oracles: ImageNet's names of two photos, the published hash.

@@ -368,7 +368,7 @@ def test_suspects_of_a_run_with_folds_are_training_rows(tmp_path, monkeypatch):
     worse = LabelTable.from_arrays(table.space, table.images, hidden, **kept)
     run = train(tiny_settings(recipe__epochs=8), tmp_path / "run", table=worse)
     monkeypatch.chdir(tmp_path)
-    ask = ["data", "suspects", "run", "-o", "review.csv", "--most", "20", "--checks", "5"]
+    ask = ["data", "review", "run", "-o", "review.csv", "--top", "20", "--checks", "5"]
     with pytest.raises(SettingsError, match="train it with --folds 5"):
         app([*ask, "--split", "train"], standalone_mode=False)
     train_folds(run, 4)

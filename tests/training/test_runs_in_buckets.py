@@ -99,7 +99,10 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path, monke
     assert bucket.app.faults > before
     assert not done.was_finished
     assert_equal(bucket, "plain", whole)
-    assert len([name for name in keys(bucket, "plain") if name.endswith("state.json")]) == 2
+    states = [name for name in keys(bucket, "plain") if name.endswith("state.json")]
+    assert (
+        len(states) == 1
+    )  # a finished run keeps one; test_an_outage...: an unfinished one keeps two
     assert not [name for name in keys(bucket, "plain") if "partial" in name]
     assert not any((tmp_path / "temporary").iterdir())
     again = train_in(bucket.place("plain"))

@@ -8,8 +8,10 @@ a = w y, c = w (1 - y), an unknown one a = c = 0. Where logits o_ik are known, w
 added to them. ``s`` are the shares of a row's labels, and only labels that ``compete`` are in its
 softmax, beside "none" with the logit 0 where there is one.
 
-A label that is never present (or never absent) has its optimum at infinity. It gets half an entry
-of what it lacks, spread over the rows, so that its logit comes to rest at the share 0.5 / N.
+Few rows can be told apart without an error, which has its optimum at infinity. So ``bounded`` adds
+to each label a quarter of a presence and of an absence, spread over its known rows, and half of one
+that it lacks; to each answer of a softmax, a quarter or half of a share. A head then says no row is
+surer than its N rows can show, and without features it says nearly (n + 0.25) / (N + 0.5).
 
 Arrays are NumPy's or torch's, and all of a loss of the same library.
 """
@@ -26,7 +28,7 @@ from labelwise.base.arrays import is_tensor
 
 L = TypeVar("L", bound="ConvexLoss[Any]")
 
-HALF = 0.5  # an entry, of what a label lacks
+HALF, QUARTER = 0.5, 0.25  # entries more: of what a label lacks, and of what it has
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +105,11 @@ class ConvexLoss(ABC, Generic[A]):
         return total.reshape(1, -1)
 
 
+def _entries(total: Any) -> Any:
+    """Return how many entries more each answer gets, whose entries have this total."""
+    return QUARTER + (HALF - QUARTER) * like(total == 0, total)
+
+
 def _is_mask(values: Any) -> bool:
     return "bool" in str(values.dtype)
 
@@ -166,9 +173,9 @@ class CoinLoss(ConvexLoss[A]):
     def bounded(self) -> Self:
         known = self.present + self.absent > 0
         known = known | ~known.any(0)  # of a label of which nothing is known: all rows
-        share = HALF * like(known, self.present) / known.sum(0).clip(min=1)
-        present = self.present + share * (self.present.sum(0) == 0)
-        absent = self.absent + share * (self.absent.sum(0) == 0)
+        share = like(known, self.present) / known.sum(0).clip(min=1)
+        present = self.present + share * _entries(self.present.sum(0))
+        absent = self.absent + share * _entries(self.absent.sum(0))
         return replace(self, present=present, absent=absent)
 
     def of_rows(self, rows: A) -> Self:
@@ -253,10 +260,8 @@ class ShareLoss(ConvexLoss[A]):
     def bounded(self) -> Self:
         xp, compete, none = namespace(self.shares), self.compete, self.none
         rows = xp.ones_like(self.shares) if compete is None else like(compete, self.shares)
-        spread = HALF * rows / rows.sum(0).clip(min=1)
-        shares = self.shares + spread * (self.shares.sum(0) == 0)
-        if none is not None and not none.any():
-            none = none + HALF / len(none)
+        shares = self.shares + rows / rows.sum(0).clip(min=1) * _entries(self.shares.sum(0))
+        none = None if none is None else none + _entries(none.sum()) / len(none)
         return replace(self, shares=shares, none=none)
 
     def of_rows(self, rows: A) -> Self:

@@ -62,6 +62,30 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def require_room(path: Path, size: int = 1 << 16) -> None:
+    """Raise unless files of about ``size`` bytes can be written at ``path``, before long work.
+
+    A few bytes are written beside it, or in the nearest folder that exists, and removed again.
+    """
+    folder = path
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    if path.exists() and not path.is_dir():
+        require_regular(path)
+    trial = folder / f".{path.name}.{secrets.token_hex(8)}.partial"
+    try:
+        try:
+            trial.write_bytes(bytes(min(size, 1 << 16)))
+        finally:
+            trial.unlink(missing_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise write_error(path, error) from None
+    if free < size:
+        room = f"needs about {size / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
+        raise WriteError(f"cannot write {path}: it {room}; free some space, or choose another disk")
+
+
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a new temporary folder beside ``path``, which must be free when the block ends."""
@@ -202,7 +226,9 @@ class WriteError(LabelwiseError):
 
 def write_error(path: Path, error: OSError) -> WriteError:
     """Return the sentence for a file or folder that could not be written."""
-    reason = REASONS.get(error.errno or 0, error.strerror or str(error))
+    short = error.errno is None and " requested and " in str(error)  # so NumPy calls a full disk
+    number = errno.ENOSPC if short else error.errno or 0
+    reason = REASONS.get(number, error.strerror or str(error))
     return WriteError(f"cannot write {path}: {reason}")
 
 

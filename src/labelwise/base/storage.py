@@ -8,16 +8,18 @@ import os
 import random
 import secrets
 import shutil
+import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from labelwise.base.files import replacing
-from labelwise.base.text import for_terminal
+from labelwise.base.text import counted, for_terminal
 from labelwise.errors import DataError, LabelwiseError
 
 Facts = tuple[int, int]  # size and time of change
@@ -29,7 +31,6 @@ ATTEMPTS = 6
 FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
 PIECE = 1 << 26  # bytes of a file that are in memory at a time
 IN_A_URI = "%:/?#[]@!$&'()*+,;=~"  # beside letters and digits
-CLIENT_OPTIONS = {"region", "scheme", "endpoint_override"}  # of a URI, that botocore is told
 REFUSALS = {  # by the words of S3 and Google Cloud Storage
     ("NO_SUCH_BUCKET", "NoSuchBucket"): "there is no such bucket; is its address right?",
     ("ACCESS_DENIED", "AccessDenied", "PERMISSION_DENIED"): (
@@ -40,6 +41,10 @@ REFUSALS = {  # by the words of S3 and Google Cloud Storage
         *("SIGNATURE_DOES_NOT_MATCH", "SignatureDoesNotMatch"),
     ): "the credentials are not accepted; renew them and run the same command again",
 }
+OUTWARD = "outward link"
+SYSTEM_FOLDERS = frozenset(  # of disks and servers: thumbnails and what was deleted
+    {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
+)
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -55,6 +60,77 @@ class StoredFile(NamedTuple):
     mtime_ns: int
 
 
+def walk(
+    root: str | Path,
+    left_out: Counter[str],
+    suffixes: Collection[str] | None = None,
+    skip: Collection[str] = (),
+) -> Iterator[tuple[str, list[StoredFile] | None]]:
+    """Yield each folder below ``root`` ("" for itself) with its files, None if it is not listed.
+
+    This is the one rule of which files are in a folder. Hidden names, folders that other programs
+    keep, links that lead nowhere or out of the folder, pipes and devices are left out. A folder
+    that links lead to twice is read once.
+
+    Args:
+        root: the folder.
+        left_out: counts what is left out by its kind; hidden files only if their ending counts.
+        suffixes: the endings of the files to yield; None for all.
+        skip: folders to pass over without counting, by their real paths.
+    """
+    home, visited, waiting = os.path.realpath(root), set(skip), [""]
+    while waiting:
+        folder = waiting.pop()
+        real = os.path.realpath(os.path.join(root, folder))
+        if real in visited:
+            continue
+        visited.add(real)
+        try:
+            with os.scandir(os.path.join(root, folder)) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name, reverse=True)
+        except OSError:
+            yield folder, None
+            continue
+        files = []
+        for entry in listed:
+            try:
+                is_folder = entry.is_dir()
+                suffix = os.path.splitext(entry.name)[1].lower()
+                if not is_folder and suffixes is not None and suffix not in suffixes:
+                    continue
+                if entry.name.startswith("."):
+                    left_out["hidden folder" if is_folder else "hidden file"] += 1
+                elif entry.is_symlink() and not is_below(os.path.realpath(entry.path), home):
+                    left_out["broken link" if not os.path.exists(entry.path) else OUTWARD] += 1
+                elif is_folder and entry.name.casefold() in SYSTEM_FOLDERS:
+                    left_out["system folder"] += 1
+                elif is_folder:
+                    waiting.append(os.path.join(folder, entry.name))
+                elif stat.S_ISREG((facts := entry.stat()).st_mode):
+                    files.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
+                else:
+                    left_out["special file"] += 1
+            except OSError:  # a link to itself or to nothing; or the file vanished
+                left_out["broken link"] += entry.is_symlink()
+        yield folder, files[::-1]
+
+
+def left_out_note(left_out: Mapping[str, int]) -> str:
+    """Return what was left out of a folder in a sentence; empty where nothing was.
+
+    >>> left_out_note({"hidden folder": 2, "broken link": 1})
+    'left out: 1 broken link, 2 hidden folders'
+    """
+    counts = [counted(count, kind) for kind, count in sorted(left_out.items()) if count]
+    way = f" ({OUTWARD}s lead to other folders; name those too)" if left_out.get(OUTWARD) else ""
+    return f"left out: {', '.join(counts)}{way}" if counts else ""
+
+
+def is_below(path: str, home: str) -> bool:
+    """Return whether a real path is the real folder ``home`` or lies below it."""
+    return os.path.commonpath([path, home]) == home
+
+
 class LocalStorage:
     """A folder of this machine, or a shared disk; names are relative to it and use ``/``."""
 
@@ -62,26 +138,17 @@ class LocalStorage:
         self.folder = folder
         self.place = self.address = str(folder)
 
-    def files(self) -> Iterator[str]:
-        """Yield all names that are not hidden, folder by folder, in the memory of the largest."""
-        waiting: list[str] = [""]
-        seen: set[tuple[int, int]] = set()
-        while waiting:
-            below = waiting.pop()
-            try:
-                facts = os.stat(self.folder / below)
-                with os.scandir(self.folder / below) as entries:
-                    seen_ones = (entry for entry in entries if entry.name[0] != ".")
-                    kinds = sorted((one.name, one.is_dir(), one.is_file()) for one in seen_ones)
-            except OSError as error:
-                where = for_terminal(str(self.folder / below))
-                raise DataError(f"{where}: cannot be read ({error.strerror})") from None
-            if (facts.st_dev, facts.st_ino) in seen:  # a link to a folder above
-                continue
-            seen.add((facts.st_dev, facts.st_ino))
-            prefix = f"{below}/" if below else ""
-            waiting += [prefix + name for name, folder, _ in reversed(kinds) if folder]
-            yield from (prefix + name for name, _, file in kinds if file)
+    def files(
+        self, left_out: Counter[str] | None = None, suffixes: Collection[str] | None = None
+    ) -> Iterator[str]:
+        """Yield all names, folder by folder, in the memory of the largest; see :func:`walk`."""
+        left_out = Counter() if left_out is None else left_out
+        for folder, files in walk(self.folder, left_out, suffixes):
+            if files is None and not folder:
+                raise DataError(f"{for_terminal(str(self.folder))}: this folder cannot be read")
+            below = folder.replace(os.sep, "/") + "/" if folder else ""
+            left_out["unreadable folder"] += files is None
+            yield from (below + file.name for file in files or ())
 
     def stream(self, name: str) -> Any:
         return (self.folder / name).open("rb")
@@ -115,34 +182,8 @@ class ObjectStorage:
         self.address = without_options(place)  # as people call it
 
     def files(self) -> Iterator[str]:
-        client = s3_client(self.place)
-        if client is not None:
-            yield from self._paged_files(client)
-            return
-        for folder, files in self.folders():
+        for folder, files in self.folders(SYSTEM_FOLDERS):
             yield from (f"{folder}/{file.name}" if folder else file.name for file in files)
-
-    def _paged_files(self, client: Any) -> Iterator[str]:
-        bucket, _, base = self.prefix.partition("/")
-        waiting = [""]
-        while waiting:
-            folder = waiting.pop()
-            above = f"{folder}/" if folder else ""
-            prefix = f"{base}/{above}" if base else above
-            wanted: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
-            inner, more = [], True
-            while more:
-                page = self._patiently(partial(_listed, client, wanted), prefix)
-                for entry in page.get("Contents", ()):
-                    name = entry["Key"][len(prefix) :]
-                    if name and name[0] != "." and name[-1] != "/":
-                        yield above + name
-                found = (entry["Prefix"] for entry in page.get("CommonPrefixes", ()))
-                names = (path[len(prefix) : -1] for path in found)
-                inner += [above + name for name in names if name and name[0] != "."]
-                wanted["ContinuationToken"] = page.get("NextContinuationToken")
-                more = bool(wanted["ContinuationToken"])
-            waiting += sorted(inner, reverse=True)
 
     def folders(self, skipped: Collection[str] = ()) -> Iterator[tuple[str, list[StoredFile]]]:
         """Yield each folder ("" for the place) and its files, without hidden or skipped ones."""
@@ -257,48 +298,6 @@ class ObjectStorage:
 
 
 Storage = LocalStorage | ObjectStorage
-
-
-def s3_client(place: str) -> Any:
-    """Return a client that lists a thousand keys at a time; None without botocore.
-
-    ``pyarrow.fs`` returns all keys of a folder at once.
-    """
-    parts = urlsplit(place)
-    options = dict(parse_qsl(parts.query))
-    if parts.scheme != "s3" or "@" in parts.netloc or not options.keys() <= CLIENT_OPTIONS:
-        return None
-    try:
-        import botocore.session
-        from botocore.config import Config
-    except ImportError:
-        return None
-    session = botocore.session.get_session()
-    if session.get_credentials() is None:
-        return None
-    # Times of change are not asked for, and reading them would take most of the time.
-    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
-    host = options.get("endpoint_override")
-    endpoint = host and f"{options.get('scheme', 'https')}://{host}"
-    retries = {"mode": "standard", "max_attempts": 2}  # whoever asks tries again
-    config = Config(retries=retries, s3={"addressing_style": "path" if host else "auto"})
-    return session.create_client("s3", options.get("region"), endpoint_url=endpoint, config=config)
-
-
-def _listed(client: Any, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return a page of keys, or raise OSError, as pyarrow does."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    asked = {name: value for name, value in wanted.items() if value is not None}
-    try:
-        page: dict[str, Any] = client.list_objects_v2(**asked)
-        return page
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") == "NoSuchBucket":
-            return {}
-        raise OSError(str(error)) from None
-    except BotoCoreError as error:
-        raise OSError(str(error)) from None
 
 
 def is_uri(place: str) -> bool:

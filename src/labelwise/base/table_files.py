@@ -62,3 +62,35 @@ def with_text(table: Any, where: str | Path, first: int = 0) -> Any:
                 ) from None
             rows += len(chunk)
     return table
+
+
+def matrix_of_lists(column: Any, width: int, name: str) -> Any:
+    """Return a column of lists, each of ``width`` numbers, as a matrix; others are an error."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = column.type
+    types = pa.types
+    if not (types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)):
+        raise DataError(f"{name} must be a column of lists of numbers, got {kind}")
+    value = kind.value_type
+    if not (types.is_floating(value) or types.is_integer(value) or types.is_boolean(value)):
+        raise DataError(f"{name} must hold numbers, got {value}")
+    parts, row = [], 0
+    # Without pyarrow.compute, which takes as long to import as the rest.
+    for chunk in column.chunks:
+        fixed = types.is_fixed_size_list(kind)
+        lengths = np.full(len(chunk), kind.list_size) if fixed else np.diff(np.array(chunk.offsets))
+        if chunk.null_count:
+            lengths[np.array(chunk.is_null())] = -1
+        for odd in np.flatnonzero(lengths != width)[:1].tolist():
+            at, got = row + odd + 1, "nothing" if lengths[odd] < 0 else f"{lengths[odd]} numbers"
+            raise DataError(f"{name}: row {at} must hold {width} numbers, one per label, got {got}")
+        start = chunk.offset * width if fixed else chunk.offsets[0].as_py()
+        flat = chunk.values.slice(start, len(chunk) * width)
+        if flat.null_count:
+            bad = int(np.flatnonzero(np.array(flat.is_null()))[0]) // max(width, 1)
+            raise DataError(f"{name}: row {row + bad + 1} must hold numbers, got an empty one")
+        parts.append(flat.to_numpy(zero_copy_only=False))
+        row += len(chunk)
+    return np.concatenate(parts or [np.empty(0, np.float32)]).reshape(-1, width)

@@ -46,7 +46,7 @@ class LabelErrors:
             return ""
         return (
             f"About {max(1, round(100 * self.rate))} of 100 labels look wrong. Probabilities are "
-            "those of right labels; `labelwise data review` lists the labels to check"
+            "those of right labels. This lists the labels to check"
         )
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labelwise.base.files import read_regular
+from labelwise.base.files import read_regular, replacing
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.text import one_line_of
 from labelwise.errors import CheckpointError, SettingsError
@@ -42,7 +42,8 @@ BUILT_IN_FILE = Path(__file__).with_name("lite0.onnx")
 FORMAT = 1
 FEATURES = ("means", "maxima", "middle")  # outputs that are features, in this order
 MOST_BYTES, MOST_FACTS = 1 << 31, 1 << 16  # of an ONNX file, protobuf's own limit; of its JSON
-MOST_VALUES = 1 << 28  # of one array while the network sees one photo
+MOST_VALUES = 1 << 28  # of all arrays together while the network sees one photo
+OPSET = 18  # of ONNX's operators, in which runs are written too
 RESTRICTED = frozenset(("If", "Loop", "Scan", "SequenceMap", "Optional", "StringConcat"))
 
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -61,6 +62,12 @@ class StatedEye(BaseModel):
     transform: Transform
     licence: str = ""
     source: str = ""
+
+    def save(self, path: Path) -> None:
+        """Write the JSON."""
+        stated = {**self.model_dump(mode="json"), "transform": self.transform.spec()}
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +95,11 @@ class Eye:
                 f"{path} has another SHA-256 than {path.with_suffix('.json').name} says: one of "
                 "them was changed or is damaged; copy both again"
             )
+        return Eye.of(content, stated, path)
+
+    @staticmethod
+    def of(content: bytes, stated: StatedEye, path: Path) -> "Eye":
+        """Return the eye of an ONNX file's bytes, if nothing but what is stated can happen."""
         model = _checked(content, stated, str(path))
         order = [name for name in (*FEATURES, "classes") if name in stated.outputs]
         return Eye(
@@ -192,25 +204,40 @@ def _checked(content: bytes, stated: StatedEye, name: str) -> "ModelProto":
     graph = model.graph
     if model.functions or graph.sparse_initializer or len(graph.input) != 1:
         raise fault("it must be one graph with one input, without functions")
+    opsets = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if opsets != [OPSET]:
+        raise fault(f"it must use ONNX operator set {OPSET}, got {opsets}; export it again")
     for node in graph.node:
-        nested = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        nested = any(
+            attribute.HasField("g") or attribute.graphs or attribute.HasField("sparse_tensor")
+            for attribute in node.attribute
+        )
         if node.domain not in ("", "ai.onnx") or node.op_type in RESTRICTED or nested:
             raise fault(f"it has the operator {node.op_type!r:.40}, which an eye may not have")
     if any(tensor.data_location or tensor.external_data for tensor in _tensors(model)):
         raise fault("its weights lie in other files")
     known = _shapes(model, stated.transform.size)
     size = stated.transform.size
-    if known.get(stated.input) != [1, 3, size, size] or graph.input[0].name != stated.input:
+    of_float = {
+        value.name
+        for value in (*graph.input, *graph.output)
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    }
+    photo = graph.input[0].name
+    if known.get(photo) != [1, 3, size, size] or photo != stated.input or photo not in of_float:
         raise fault(
-            f"its input is not {stated.input!r} of {size} x {size} pixels, as its JSON says"
+            f"its input is not {stated.input!r} of {size} x {size} pixels in float32, as its JSON "
+            "says"
         )
     for output, width in stated.outputs.items():
-        if known.get(output) != [1, width] or output not in {value.name for value in graph.output}:
+        if known.get(output) != [1, width] or output not in of_float:
             raise fault(f"it has no output {output!r} of width {width:,}, as its JSON says")
     if "means" not in stated.outputs:
         raise fault("it has no output 'means', the features of a photo")
+    values = 0
     for made in (output for node in graph.node for output in node.output if output):
-        if made not in known or prod(known[made]) > MOST_VALUES:
+        values += prod(known.get(made, [MOST_VALUES + 1]))
+        if values > MOST_VALUES:
             raise fault(f"the size of {made!r:.60} is not known before it is run, or is too large")
     return model
 

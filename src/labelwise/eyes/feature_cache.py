@@ -75,8 +75,9 @@ def features(
         known |= {names[row]: len(known) + at for at, row in enumerate(missing.tolist())}
         places = np.array([known[name] for name in names], np.int64)
     kept = np.memmap(path, record, "r")["values"] if len(known) else np.empty(0, record)["values"]
-    if 4 * len(places) * kept.shape[1] > IN_MEMORY and chosen == eye.features:
-        return MappedFeatures(kept, places)
+    width = sum(eye.outputs[name] for name in chosen)
+    if 4 * len(places) * width > IN_MEMORY and chosen == eye.features[: len(chosen)]:
+        return MappedFeatures(kept[:, :width], places)
     return _columns(eye, kept, chosen, places)
 
 

@@ -11,14 +11,18 @@ problem (:mod:`labelwise.base.newton`), and each strength starts from the soluti
 sought. The power of ten of a label's strength is normal around the common one, and its out-of-fold
 loss is minus the log-likelihood of a power. This is done for the loss of the logits and for their
 loss after a shared Platt scaling, and the stronger choice is taken: the calibrated loss alone runs
-away with few rows, the other alone is too strong with many.
+away with few rows, the other alone is too strong with many. The common power is itself normal
+around USUAL: by chance a weak head tells ten rows apart that it did not see.
 
 **Calibrator.** :mod:`labelwise.calibration.shrunken`. A softmax gets a temperature, which its
 weights take up.
+
+**One label per photo.** Where each photo has one label noted, a head that treats the others as
+absent says whether photos seem to show several (:mod:`labelwise.calibration.noted`).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -26,16 +30,18 @@ from numpy.typing import NDArray
 
 from labelwise.base.array_api import A, like, namespace
 from labelwise.base.arrays import Mask, Numbers, to_numpy
-from labelwise.base.convex import CoinLoss, ConvexLoss
+from labelwise.base.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.base.groups import Groups
 from labelwise.base.newton import Design, minimise
+from labelwise.calibration.noted import Shown, noted_once, shown_link
 from labelwise.calibration.shrunken import SHARED, shared_line, shrunken
 from labelwise.errors import DataError
-from labelwise.links import Link, Sigmoid
+from labelwise.links import Link, Sigmoid, Softmax, SoftmaxOrNoneLink
 
 FOLDS, FOLDS_OF_FEW, FEW = 5, 10, 100  # folds; folds of fewer rows than FEW
 FIRST, WEAKEST = 1.0, -8.0  # powers of ten of the L2 weight per row
 STRONGEST = 3.0
+USUAL, USUAL_ERROR = 0.0, 1.0  # the common power of ten, before any row is seen, and its deviation
 STEP = 0.5  # between two powers beside the best
 NO_LESS = 0.9999  # of the loss of ten times the weight: weaker ones are not tried
 ROUGH, FINE = 1e-3, 1e-5  # of the loss may be left to gain: strengths that are tried, the folds
@@ -43,6 +49,8 @@ APART = 0.3  # powers of ten by which labels' strengths differ, before their row
 AT_ONCE = 1 << 22  # logits of all folds: some ten times as many numbers are in memory
 BALANCED = 1 << 16  # rows, or groups, up to which folds are balanced by label
 TEMPERATURE_STEPS = 30
+MOST_OF_CURVE = 1 << 22  # logits of all folds, above which no head of fewer rows is solved
+STRONGER = (0.0, 0.5, 1.0)  # powers of ten that heads of fewer rows are held back more
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +66,10 @@ class Fitted(Generic[A]):
     out_of_fold: NDArray[np.float32]  # (N, K)
     folds: NDArray[np.int64]  # (N,)
     strength: Numbers  # (K,), the L2 weight per row
+    own: Link  # from logits to the probabilities that the loss knows
     notes: tuple[str, ...] = ()
+    shown: Shown | None = None  # where photos seem to show more labels than the noted one
+    fewer: tuple[NDArray[np.float32], ...] = ()  # out-of-fold logits by 1/4 and 1/2 of the others
 
     def logits(self, features: A) -> A:
         """Return the logits (M, K) of features (M, D)."""
@@ -93,6 +104,46 @@ def deal_folds(
         room[chosen] -= 1
         there[chosen] += labels[row] / np.maximum(labels.sum(0), 1)
     return fold
+
+
+def loss_of(
+    method: str, labels: Numbers, observed: Mask | None
+) -> tuple[ConvexLoss[NDArray[Any]], Link]:
+    """Return the loss of a method for labels (N, K), and the link of its logits."""
+    if method == "bce":
+        return CoinLoss.of(labels, observed), Sigmoid()
+    if method == "wan":  # an assumed absence weighs 1 / (K - 1) of a presence
+        known = labels if observed is None else np.where(observed, labels, 0.0)
+        return CoinLoss(known, (1 - known) / max(labels.shape[1] - 1, 1)), Sigmoid()
+    none = method == "softmax-or-none"
+    loss = ShareLoss.of(labels, observed, none=none)
+    return loss, SoftmaxOrNoneLink() if none else Softmax()
+
+
+def fit_noted(
+    features: A,
+    labels: NDArray[Any],
+    observed: Mask | None = None,
+    *,
+    several: bool = False,
+    groups: NDArray[Any] | None = None,
+    seed: int = 0,
+    tried: Callable[[float, float], None] = lambda _strength, _loss: None,
+) -> Fitted[A] | None:
+    """Return the classifier of photos that seem to show more labels than the noted one, or None.
+
+    None where each photo has several labels or seems to show just the one. With ``several`` photos
+    are known to show several.
+    """
+    known = None if observed is None else np.where(observed, labels, 0)
+    noted = labels if known is None else known
+    if not noted_once(noted):
+        return None
+    fitted = fit(features, noted, groups=groups, seed=seed, tried=tried)
+    link, shown = shown_link(fitted.out_of_fold, noted, Sigmoid())
+    if not (shown.several or (several and shown.labels_per_photo >= 1)):
+        return None
+    return replace(fitted, link=link, shown=shown)
 
 
 def fit(
@@ -131,6 +182,9 @@ def fit(
     out_of_fold = path.logits(solved)
     everyone = _Path(design.rough(), loss, link, targets, np.full(len(labels), -1), tried)
     start = everyone.solved(powers, solved.mean(0)[None], FINE)
+    fewer = []
+    if count == FOLDS and not loss.joint and targets.labels.size * FOLDS <= MOST_OF_CURVE:
+        fewer = [replace(path, parts=parts).at_best(powers, solved) for parts in (1, 2)]
     exact = _Path(design, loss, link, targets, np.full(len(labels), -1), tried)
     weight, bias = design.linear(exact.solved(powers, like(start, design.rows), None)[0])
     notes = []
@@ -147,7 +201,15 @@ def fit(
             "calibrated."
         )
     return Fitted(
-        weight.T, bias, calibrated, out_of_fold.astype(np.float32), folds, 10**powers, tuple(notes)
+        weight.T,
+        bias,
+        calibrated,
+        out_of_fold.astype(np.float32),
+        folds,
+        10**powers,
+        link,
+        tuple(notes),
+        fewer=tuple(fewer),
     )
 
 
@@ -191,7 +253,8 @@ class _Targets:
 class _Path(Generic[A]):
     """The strengths that were tried, their rough optima for all folds, and their losses.
 
-    A fold of -1 for all rows stands for one head of all rows.
+    A fold of -1 for all rows stands for one head of all rows. With ``parts`` a head is trained on
+    so many of the folds that follow its own, instead of all others.
     """
 
     design: Design[A]
@@ -200,6 +263,7 @@ class _Path(Generic[A]):
     targets: _Targets
     folds: NDArray[np.int64]
     tried: Callable[[float, float], None]
+    parts: int = 0
     found: dict[float, A] = field(default_factory=dict)  # (F, r + 1, K), by power of ten
     raw: dict[float, Numbers] = field(default_factory=dict)  # out-of-fold losses, (K,) or (1,)
     calibrated: dict[float, Numbers] = field(default_factory=dict)  # after a shared Platt
@@ -211,6 +275,10 @@ class _Path(Generic[A]):
     @property
     def seen(self) -> list[Mask]:
         """The rows (N,) that train each head."""
+        if self.parts:
+            count = len(self.numbers)
+            after = [(self.folds - number) % count for number in self.numbers]
+            return [(place > 0) & (place <= self.parts) for place in after]
         return [(self.folds != number) | (number < 0) for number in self.numbers]
 
     def _portions(self) -> Iterator[tuple[slice, ConvexLoss[A]]]:
@@ -252,6 +320,23 @@ class _Path(Generic[A]):
             held = np.flatnonzero(self.folds == number)
             out[held] = to_numpy(self.design.rows[held] @ head)
         return out
+
+    def at_best(self, powers: Numbers, start: A) -> NDArray[np.float32]:
+        """Return the logits (N, K) of the least loss after a shared Platt, by rough optima."""
+        best: tuple[float, Numbers] | None = None
+        labels, known = self.targets.labels, self.targets.known
+        for more in STRONGER:
+            start = self.solved(powers + more, start, ROUGH)
+            logits = self.logits(start)
+            slope, offset = shared_line(self.link.log_odds(logits), labels, known)
+            odds = slope * self.link.log_odds(logits) + offset
+            loss = float(CoinLoss.of(labels, known > 0).sums(odds).sum())
+            if best is not None and loss > best[0]:
+                break
+            best = loss, logits
+        if best is None:
+            raise AssertionError("no strength was tried")
+        return best[1].astype(np.float32)
 
     def attempt(self, power: float) -> None:
         """Solve all folds at a strength, and keep what the rows left out say of it."""
@@ -296,8 +381,12 @@ class _Path(Generic[A]):
 
     def _each(self, losses: dict[float, Numbers]) -> Numbers:
         """Return the power of ten (K,) of each label's strength by some losses."""
+
+        def total(power: float) -> float:
+            return float(losses[power].sum()) + ((power - USUAL) / USUAL_ERROR) ** 2 / 2
+
         while True:
-            best = min(losses, key=lambda power: float(losses[power].sum()))
+            best = min(losses, key=total)
             beside = [best + way for way in (-STEP, STEP) if WEAKEST <= best + way <= STRONGEST]
             missing = [power for power in beside if power not in losses]
             if not missing:
@@ -306,7 +395,7 @@ class _Path(Generic[A]):
                 self.attempt(power)
         common = best
         if len(beside) == 2:
-            left, middle, right = (float(losses[p].sum()) for p in (beside[0], best, beside[1]))
+            left, middle, right = (total(power) for power in (beside[0], best, beside[1]))
             bend = left - 2 * middle + right
             if bend > 0:  # the bottom of the parabola through these
                 common = best + STEP / 2 * (left - right) / bend

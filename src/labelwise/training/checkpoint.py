@@ -5,7 +5,8 @@
     checkpoint/best-00000100.safetensors     the weights to deploy, as chosen so far
 
 The best weights are written before the checkpoint that names them. Every file has a hash, and the
-checkpoint before the newest is kept: a run whose newest one is damaged goes on from there.
+checkpoint before the newest is kept until the run is finished, its evaluation and model written:
+if the newest one is damaged, the run goes on from there.
 """
 
 import json
@@ -29,7 +30,7 @@ from labelwise.base.tensors import load_tensors, part_of, save_tensors
 from labelwise.base.text import one_line_of
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.learn.objectives import Objective
-from labelwise.models import Model
+from labelwise.learn.predictor import Model
 from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 
 # How weights move: the optimiser, the schedule of its learning rate, and averaged weights.
@@ -297,7 +298,10 @@ class Checkpoint:
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write a new checkpoint and remove what it makes superfluous, all but the last one."""
+    """Write a new checkpoint and remove what it makes superfluous.
+
+    The one before it stays, in case this one is damaged.
+    """
     earlier = places(folder)
     path = folder / f"{int(earlier[-1].name) + 1 if earlier else 1:08d}"
     with replacing_folder(path) as temporary:
@@ -307,6 +311,17 @@ def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
     for previous in earlier[-1:]:
         with suppress(CheckpointError):
             keep |= {_best_name(_read_facts(previous).get("best_step")), previous.name}
+    _remove_others(folder, keep)
+
+
+def keep_newest(folder: Path) -> None:
+    """Remove all but the newest checkpoint and its best weights, of a run that is finished."""
+    for newest in places(folder)[-1:]:
+        with suppress(CheckpointError):
+            _remove_others(folder, {newest.name, _best_name(_read_facts(newest).get("best_step"))})
+
+
+def _remove_others(folder: Path, keep: set[str]) -> None:
     for other in folder.iterdir():
         if other.is_dir() and other.name not in keep:
             shutil.rmtree(other, ignore_errors=True)  # what is left is superfluous, not in the way

@@ -22,19 +22,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from labelwise.base.distributed import rank, world_size
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
-from labelwise.learn.backbones import Backbone
 from labelwise.pictures.prefetch import available_cores
 from labelwise.training.settings import Hardware, Precision
 from labelwise.types import Outputs, Targets
 
 WORTH_COMPILING = 6000  # steps: EfficientNet-Lite0 on an H200 compiles in 30 s, saves 5 ms a step
-
-# The compiler tries fewer ways to write each kernel: on an H200 a first epoch (EfficientNet-Lite0)
-# took 38 s instead of 46, and steps gave the same bits at the same rate.
-FEWER_TRIALS = (
-    *("triton.autotune_pointwise", "triton.coalesce_tiling_analysis", "triton.mix_order_reduction"),
-    *("dynamic_scale_rblock", "loop_ordering_after_fusion", "comprehensive_padding"),
-)
 
 LossFunction = Callable[[Tensor, Targets], Tensor]
 CAPTURED = ("labelwise", "timm", "torch", "torchvision")  # libraries whose layers are captured
@@ -54,44 +46,6 @@ def kernels(*, deterministic: bool) -> Iterator[None]:
     finally:
         torch.backends.cudnn.benchmark = tried
         torch.use_deterministic_algorithms(before, warn_only=warns)
-
-
-@contextmanager
-def kernels_loading(
-    make: Callable[[], Backbone], batch: int, device: torch.device, precision: torch.dtype | None
-) -> Iterator[None]:
-    """Load the kernels of a backbone's passes in a thread, while others work inside the block.
-
-    The first pass of a network takes a GPU seconds: cuDNN plans each convolution and its gradients,
-    and sends the kernels. Nothing random is drawn, and no memory is held afterwards.
-    """
-
-    def load() -> None:
-        with torch.device("meta"):
-            backbone = make()
-        backbone.to_empty(device=device)
-        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        for tensor in (*backbone.parameters(), *backbone.buffers()):
-            tensor.data.zero_()
-        transform = backbone.transform
-        shape = batch, transform.channels, transform.size, transform.size
-        images = torch.zeros(shape, device=device).contiguous(memory_format=torch.channels_last)
-        with autocast(device, precision):
-            features = backbone(images)
-        features.float().sum().backward()
-        torch.cuda.synchronize(device)
-
-    def tried() -> None:
-        with suppress(RuntimeError, NotImplementedError, LabelwiseError):  # the run says what fails
-            load()
-        torch.cuda.empty_cache()
-
-    thread = Thread(target=tried, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 def autocast_type(precision: Precision, accelerator: str) -> torch.dtype | None:
@@ -142,9 +96,6 @@ def accelerated(
     run = plain
     if compiled:
         options: dict[str, Any] = {"triton.cudagraphs": True}  # what "reduce-overhead" is
-        for name in FEWER_TRIALS if graphs else ():
-            if name in torch._inductor.list_options():  # each version of torch knows its own
-                options[name] = False
         run = torch.compile(plain, dynamic=False, options=options if graphs else None)
 
     def loss(images: Tensor, targets: Targets) -> Tensor:

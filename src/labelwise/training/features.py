@@ -1,20 +1,17 @@
 """Features of a frozen backbone, computed once and kept on disk, then trained on in seconds.
 
-The file's name is a hash of all the numbers depend on: the backbone's weights, its transform, the
-bytes of every image in order. It grows by a batch at a time: a computation that was killed goes on
-after the last whole one.
+On a CPU an eye computes the features of a photo (:mod:`labelwise.eyes`). Torch does on a GPU, of
+bands, and where a head reads whole feature maps: into a file whose name is a hash of all that the
+numbers depend on, which are the backbone's weights, its transform and the bytes of every image.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from io import BytesIO, FileIO
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.base.files import append_whole, locked, write_error
+from labelwise.base.files import replacing
 from labelwise.base.progress import Silent, Watch
 from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.eyes import features as eye_features
 from labelwise.eyes.eye import BUILT_IN, PRETRAINED, Eye
 from labelwise.learn.backbones import (
     SMALL_BACKBONES,
@@ -35,17 +33,19 @@ from labelwise.learn.backbones import (
     freeze_batch_norm,
 )
 from labelwise.learn.backbones.weights import load_eye
-from labelwise.learn.methods import find_method, make_objective
+from labelwise.learn.inference import infer
+from labelwise.learn.methods import find_method, make_head, make_objective
 from labelwise.learn.objectives import Objective
 from labelwise.learn.objectives.base import refuse_accumulation
-from labelwise.models import HeadSpec, Model
-from labelwise.models.inference import infer
+from labelwise.learn.predictor import Model
+from labelwise.models import HeadSpec
 from labelwise.models.scoring import raise_failure
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.memory import MappedFeatures, moments_of, scaled
-from labelwise.pictures.transform import ALL, Bands, BandScale, named_bands
+from labelwise.pictures.transform import BandScale
 from labelwise.tables import LabelTable
-from labelwise.training.plan import weights_of
+from labelwise.training.made_eyes import eye_named
+from labelwise.training.plan import bands_of, weights_of
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 
@@ -84,7 +84,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
     if settings.freeze_batch_norm:
         freeze_batch_norm(backbone)
     head = HeadSpec(settings.head or find_method(settings.method).head, settings.head_options)
-    made = head.make(backbone.channels, len(table.space))
+    made = make_head(head, backbone.channels, len(table.space))
     return Model(backbone, made, mirrored=settings.mirror, crops=settings.crops), head
 
 
@@ -146,13 +146,6 @@ def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts
 LOOKED_AT = 1024
 
 
-def bands_of(bands: str, settings: Settings, images: ImageSource) -> Bands:
-    """Return the bands that a run was told of; ``all`` are those of its first picture."""
-    window = settings.window or "none"
-    names_found = images.cube(0, window).found_names if bands == ALL and len(images) else None
-    return named_bands(bands, settings.composite, window, names_found)
-
-
 def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
     """Return the ``named`` bands of a run with their means and deviations in its training split."""
     train = table.splits().get("train", table)
@@ -189,7 +182,6 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
 
 
 FORMAT = 1  # counts changes of how features are computed
-PART = 512  # rows between two times that the disk must have them
 IN_MEMORY = 2 << 30  # bytes; of more features only rows that are asked for are read and scaled
 AT_ONCE = 4096  # images whose contents are asked for at once
 FEW = 4  # images in the backbone at once on a CPU; 8 take a tenth less time and 80 MiB more
@@ -226,23 +218,22 @@ def compute(
         raise DataError(f"{table.name} already holds features, not images")
     path = Path(cache_dir) / f"features-{content_key(table.images, backbone, pooled)}.npy"
     if not path.is_file():
-        growing = path.with_suffix(".growing")
+        home, was_training = next(backbone.parameters()).device, backbone.training
+        watch = watch or Silent()
+        watch.start(f"features of {backbone.name}", len(table))
+        how = {"batch_size": batch_size, "device": device, "workers": workers}
         try:
-            growing.parent.mkdir(parents=True, exist_ok=True)
-            growing.touch()
-        except OSError as error:
-            raise write_error(growing, error) from None
-        with locked(growing):  # of two that want the same features one waits, and finds them
-            if not path.is_file():
-                home, was_training = next(backbone.parameters()).device, backbone.training
-                watch = watch or Silent()
-                how = {"batch_size": batch_size, "device": device, "workers": workers}
-                try:
-                    _grow(growing, table.images, backbone.eval().to(device), pooled, watch, how)
-                finally:
-                    backbone.train(was_training).to(home)
-                    watch.finish()
-                os.replace(growing, path)
+            with replacing(path) as temporary, temporary.open("wb") as stream:
+                for values in _features(table.images, backbone.eval().to(device), pooled, how):
+                    if not stream.tell():
+                        shape = (len(table), *values.shape[1:])
+                        facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                        np.lib.format.write_array_header_1_0(stream, facts)
+                    stream.write(values.tobytes())
+                    watch.advance(len(values))
+        finally:
+            backbone.train(was_training).to(home)
+            watch.finish()
     try:
         features: Any = np.load(path, mmap_mode="c")  # the file is never changed
     except ValueError as error:
@@ -252,15 +243,10 @@ def compute(
     return replace(table, images=FeatureRows(features, table.ids))
 
 
-def _grow(
-    path: Path,
-    images: ImageSource,
-    backbone: Backbone,
-    pooled: bool,
-    watch: Watch,
-    how: dict[str, Any],
-) -> None:
-    """Append the features of all images, as a .npy file, to those that a file has already."""
+def _features(
+    images: ImageSource, backbone: Backbone, pooled: bool, how: dict[str, Any]
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the features of all images, batch by batch."""
 
     def features_of(values: Tensor) -> Tensor:
         features: Tensor = backbone(backbone.transform.inputs(values)).float()
@@ -270,38 +256,9 @@ def _grow(
         few = len(values) if values.is_cuda else FEW
         return (torch.cat([features_of(block) for block in torch.split(values, few)]),)
 
-    with path.open("r+b", buffering=0) as stream:
-        done = _rows_in(stream, how["batch_size"])
-        watch.start(f"features of {backbone.name}", len(images), done)
-        rows = np.arange(done, len(images))
-        for batch in infer(network, images, backbone.transform, rows=rows, **how):
-            raise_failure(batch)
-            values = batch.values[0].numpy()
-            header = BytesIO()
-            if not done:
-                shape = (len(images), *values.shape[1:])
-                facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(header, facts)
-            before, done = done, done + len(values)
-            kept = done == len(images) or before // PART < done // PART
-            try:
-                append_whole(stream, header.getvalue() + values.tobytes(), durable=kept)
-            except OSError as error:
-                raise write_error(path, error) from None
-            watch.advance(len(values))
-
-
-def _rows_in(stream: FileIO, batch_size: int) -> int:
-    """Cut a growing file after its last whole batch; return the rows it then has."""
-    try:
-        np.lib.format.read_magic(stream)
-        shape, *_ = np.lib.format.read_array_header_1_0(stream)
-    except ValueError:
-        return stream.truncate(0)
-    begin, row = stream.tell(), 4 * prod(shape[1:])
-    rows = (stream.seek(0, os.SEEK_END) - begin) // row // batch_size * batch_size
-    stream.truncate(begin + rows * row)
-    return rows if rows else stream.truncate(0)
+    for batch in infer(network, images, backbone.transform, **how):
+        raise_failure(batch)
+        yield batch.values[0].numpy()
 
 
 def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
@@ -364,12 +321,21 @@ def frozen_features(
     if advice := advice_for_photos(backbone, table.images):
         watch.say(advice.replace("--backbone", "--features"))
     name = settings.head or find_method(settings.method).head
-    pooled = HeadSpec(name, settings.head_options).make(backbone.channels, len(table.space)).pools
+    pooled = make_head(
+        HeadSpec(name, settings.head_options), backbone.channels, len(table.space)
+    ).pools
     cache, workers = settings.hardware.features_cache, settings.hardware.workers
-    rows = compute(
-        table, backbone, cache, pooled=pooled, device=device, workers=workers, watch=watch
-    )
-    return FrozenBackbone(backbone.cpu()), rows
+    eye = None
+    if device.type == "cpu" and pooled and settings.bands is None:
+        eye = eye_named(settings.backbone, weights, settings.image_size, cache, "cpu")
+    if eye is None:
+        rows = compute(
+            table, backbone, cache, pooled=pooled, device=device, workers=workers, watch=watch
+        )
+        return FrozenBackbone(backbone.cpu()), rows
+    eye = eye if eye.transform == backbone.transform else eye.with_transform(backbone.transform)
+    seen = eye_features(eye, table.images, cache, outputs=("means",), workers=workers, watch=watch)
+    return FrozenBackbone(backbone.cpu()), replace(table, images=FeatureRows(seen, table.ids))
 
 
 def standardised(

@@ -5,13 +5,16 @@ What cannot be fitted is left out with a note: the trained model is saved in any
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
+from labelwise.base.arrays import Mask
 from labelwise.calibration import expect_zero_share
 from labelwise.calibration.auto import SHRUNKEN
+from labelwise.calibration.noted import shown_link
 from labelwise.calibration.shrunken import LabelErrors, shrunken_with_errors
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
@@ -28,20 +31,32 @@ from labelwise.scores.fit import (
     make_promise,
     one_per_group,
 )
+from labelwise.tables.checks import without_training_photos
+from labelwise.training.learning import LEARNING
 from labelwise.training.plan import Prepared
 from labelwise.training.settings import AUTO, differences, read_settings
 
 Promises = tuple[Mapping[str, Any], ...]
 Save = Callable[[Link | None, Rule, Promises], None]
+NEVER = 2.0  # a threshold that no probability reaches
 FAR = 50.0  # log-odds beyond which nothing changes
 
 
 class Finish:
-    """Fits a calibrated link (None: the model's own) and a rule on validation, and measures."""
+    """Fits a calibrated link (None: the model's own) and a rule on validation, and measures.
+
+    ``noted`` says that photos seem to show more labels than the one that is noted in training.
+    """
 
     def __init__(
-        self, training: Prepared, predictions: Mapping[str, Predictions], own: Link | None
+        self,
+        training: Prepared,
+        predictions: Mapping[str, Predictions],
+        own: Link | None,
+        *,
+        noted: bool = False,
     ) -> None:
+        self.noted = noted
         self.training, self.settings, self.own = training, training.settings, own
         self.predictions, self.val = predictions, predictions.get("val")
         self.test = predictions.get("test")
@@ -68,14 +83,26 @@ class Finish:
                 f"There is no test split: these figures are of {judged.split}, which took part in "
                 "fitting the model, and so are too good. `labelwise data split --shares` draws one."
             )
-        copies = HeldOutCopies.of_run(folder).sentence()
-        self.notes += [copies] if copies else []
+        if self.noted and not (judged.labels.sum(1) > 1).any():
+            judged = replace(judged, observed=self._known(judged))
+            self.notes.append(
+                f"The photos of {judged.split} have one label noted each too. Figures count what "
+                "was not noted as absent, and so are too low."
+            )
+        copies = HeldOutCopies.of_run(folder)
+        self.notes += [copies.sentence()] if copies.sentence() else []
+        about = (*training.table.notes, *without_training_photos(training.table))
+        self.notes += [f"Labels: {note}." for note in about]
         with catch_warnings(record=True) as caught:
             simplefilter("always")
             self._fit_link()
             rule, rule_words = self._fit_rule()
         self.notes += [str(warning.message) for warning in caught]
-        self.notes += [f"{self.errors}."] if self.errors.rate else []
+        if self.errors.rate:
+            review = f"labelwise data review {quote(str(folder))} --find wrong -o review.csv"
+            self.notes.append(f"{self.errors}: `{review}`.")
+        curves = (record.get(LEARNING) for record in training.run.journal.read())
+        self.notes += [str(curve["sentence"]) for curve in curves if isinstance(curve, dict)]
         save(self.link, rule, tuple(promise.spec() for promise in self.promises))
         counts = training.splits["train"].present.counts().tolist()
         evaluation = evaluate(
@@ -86,7 +113,11 @@ class Finish:
             calibrator=self.words or None,
             rule_words=rule_words,
             train_counts=counts,
-            training=TrainingRows.of(self.val, self.link, counts),
+            training=replace(
+                TrainingRows.of(None if self.noted else self.val, self.link, counts),
+                wrong=self.errors.rate,
+            ),
+            copies=copies.rows_of(judged),
             seed=settings.seed,
             taxonomy=training.taxonomy,
             curves=True,
@@ -95,6 +126,11 @@ class Finish:
         evaluation.save(training.run.evaluation_path)
         return evaluation
 
+    def _known(self, rows: Predictions) -> Mask | None:
+        """Return what is known of rows in the table itself."""
+        table = self.training.splits["train" if rows.split == "val" else rows.split]
+        return table.targets()[1]
+
     def _fit_link(self) -> None:
         settings, training, val = self.settings, self.training, self.val
         if val is None:
@@ -102,7 +138,13 @@ class Finish:
         else:
             name = self._calibrator()
             try:
-                if name == SHRUNKEN:
+                if self.noted and self.settings.calibrate == AUTO:
+                    self.fitted, shown = shown_link(val.logits, val.labels, self.own)
+                    self.words = "for photos of which one label was noted"
+                    self.calibrator = "shown"
+                    self.notes.append(shown.sentence())
+                    training.watch.say(shown.sentence())
+                elif name == SHRUNKEN:
                     fitted = shrunken_with_errors(val.logits, val.labels, self.own, val.observed)
                     self.fitted, self.errors = fitted
                     self.words, self.calibrator = "Platt per label, shrunk to a shared one", name
@@ -150,13 +192,22 @@ class Finish:
                 self.notes.append("The model only ranks labels, so no rule was tuned.")
             elif self.val is not None and self.link is not None:
                 try:
-                    rule, words = fit_rule(self.settings.rule, self.val, self.link)
+                    text = self.settings.rule
+                    if self.noted and text == AUTO:  # it needs no absences
+                        text = "expected-f"
+                    rule, words = fit_rule(text, self.val, self.link)
                 except (SettingsError, ValueError) as error:
                     self._not_fitted(str(error))
         if training.tree is not None:
             rule = WithParents(rule, training.tree.parent)
         if training.attributes is not None:
             rule, words = one_per_group(rule, words, training.attributes)
+        unseen = training.splits["train"].present.counts() == 0
+        if isinstance(rule, Threshold) and promised is None and unseen.any():
+            values = np.array(rule.thresholds(len(unseen)))
+            values[unseen] = NEVER
+            words = f"{words}; labels without photos in train are never given"
+            rule = Threshold(tuple(values.tolist()))
         return rule, words
 
     def _promised(self) -> Promised | None:
@@ -241,7 +292,14 @@ def finish_again_needed(
                 f"{run.address} was started with other settings ({'; '.join(others)}); "
                 "choose another folder with -o, or start over with --fresh"
             )
-        if run.is_finished and facts and facts.get("data") != training.contents["data"]:
+        older = facts and facts.get("format") != training.contents["format"]
+        if run.is_finished and older:
+            training.watch.say(
+                f"the run in {run.address} is of an older labelwise, whose fingerprint of the data "
+                "has another format, so whether the data changed cannot be told. The run is kept; "
+                "--fresh trains it again"
+            )
+        elif run.is_finished and facts and facts.get("data") != training.contents["data"]:
             since = f"the data changed since the run in {run.address} was trained"
             if changed:
                 raise SettingsError(f"{since}; bring the old data back, or start over with --fresh")

@@ -14,6 +14,8 @@ from labelwise.base.distributed import gather_rows, rank, world_size
 from labelwise.base.progress import Silent, Watch
 from labelwise.decide import average_k
 from labelwise.errors import SettingsError
+from labelwise.learn.inference import infer
+from labelwise.learn.predictor import Model
 from labelwise.links import Link, Softmax
 from labelwise.metrics import (
     average_k_accuracy,
@@ -22,8 +24,6 @@ from labelwise.metrics import (
     log_loss_from_logs,
     reliability,
 )
-from labelwise.models import Model
-from labelwise.models.inference import infer
 from labelwise.models.scoring import raise_failure
 from labelwise.models.seen_photos import FEWEST_FEATURES, sketch_of
 from labelwise.pictures import ImageSource

@@ -24,8 +24,7 @@ from torch import Tensor
 from labelwise.base.allocator import memory_bytes
 from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import Transform
-from labelwise.pictures.batches import BatchRows, HostResizer, read_ahead, resized_array
-from labelwise.pictures.loading import to_device
+from labelwise.pictures.batches import BatchRows, HostResizer, resized_array, to_device
 from labelwise.pictures.memory import ArrayImages, MappedFeatures
 from labelwise.pictures.prefetch import available_cores
 from labelwise.pictures.sources import Blocks, ImageSource, Rows
@@ -71,24 +70,6 @@ class KeptStore:
             yield batch.permute(0, 3, 1, 2) if self.as_planes else batch
 
 
-@dataclass(frozen=True, eq=False)
-class FedStore:
-    """Images resized on a GPU, fed to it as those that are scored: with the same pixels, faster."""
-
-    images: ImageSource
-    transform: Transform
-    device: torch.device
-    workers: int = 0
-
-    def batches(self, requests: Iterable[BatchRows]) -> Iterator[Tensor]:
-        rows = [request.rows for request in requests]
-        workers, device = self.workers or available_cores(), self.device
-        for inputs in read_ahead(self.images, self.transform, rows, workers=workers, device=device):
-            if inputs.failures:
-                raise ImageError(inputs.failures[0].reason)
-            yield inputs.values.clone()  # those of inference cannot be changed
-
-
 class DecodingStore:
     """Images read, scaled and cut some batches ahead, then copied without waiting."""
 
@@ -117,7 +98,7 @@ def make_store(
     device: torch.device,
     workers: int = 0,
     windows: bool = False,
-) -> "KeptStore | FedStore | DecodingStore":
+) -> "KeptStore | DecodingStore":
     """Return the fastest store the memory allows; ``windows`` will be cut from its pictures."""
     array = resized_array(images, transform)
     if array is not None:
@@ -130,9 +111,6 @@ def make_store(
     if windows:
         kept = replace(transform, size=ceil(ROOMY * transform.size), crop=None)
     fits = _size(images, kept) <= _limit(device)
-    if device.type == "cuda" and not windows:
-        fed = FedStore(images, transform, device, workers)
-        return KeptStore(_decode_all(fed, len(images)), device) if fits else fed
     if not fits:
         return DecodingStore(images, transform, device, workers)
     stream = DecodingStore(images, kept, device, workers)
@@ -154,7 +132,7 @@ def kept_in_memory(
     return ArrayImages(pixels, images.ids, resized=True, any_depth=transform.bands is not None)
 
 
-def _decode_all(stream: DecodingStore | FedStore, count: int, chunk: int = 256) -> Tensor:
+def _decode_all(stream: DecodingStore, count: int, chunk: int = 256) -> Tensor:
     side, channels = stream.transform.size, stream.transform.channels
     shape = (count, side, side, channels)
     values = torch.empty(shape, dtype=stream.transform.dtype, device=stream.device)
@@ -268,7 +246,7 @@ class Loader:
         return [(start, start + size) for start in starts]
 
     @cached_property
-    def _store(self) -> KeptStore | FedStore | DecodingStore:
+    def _store(self) -> KeptStore | DecodingStore:
         return make_store(
             self.table.images, self.transform, self.device, self.workers, self.cuts_windows
         )

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labelwise.base.distributed import rank, tensors_of_first, wait_for_all, world_size
 from labelwise.base.storage import StorageError
 from labelwise.errors import TrainingError
-from labelwise.models import Model
+from labelwise.learn.predictor import Model
 from labelwise.pictures import ImageSource
 from labelwise.training.checkpoint import (
     Position,

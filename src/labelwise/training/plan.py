@@ -23,6 +23,7 @@ from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.spec import MODEL_FILE
 from labelwise.pictures import FeatureRows, ImageSource
+from labelwise.pictures.transform import ALL, Bands, named_bands
 from labelwise.tables import (
     LabelTable,
     find_unreadable,
@@ -30,6 +31,7 @@ from labelwise.tables import (
     obey_taxonomy,
     without_unreadable,
 )
+from labelwise.tables.checks import without_training_photos
 from labelwise.tables.derived import obey_groups
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training.loggers import check_loggers
@@ -54,6 +56,8 @@ from labelwise.training.settings import (
 PHOTO_NETWORK = "tf_efficientnet_lite0"
 PHOTO_SIDE = 64
 LOOKED_AT = 9
+HASHED = "2"  # counts changes of what the hash of the data is made of
+ONE_EACH = 1.05  # labels per photo, above which a split is not one of single labels
 # What says how a network is trained, by the setting that is given.
 OF_TRAINING = {"recipe": "the recipe (epochs, lr, ...)", **{key: key for key in SAY_HOW}}
 
@@ -64,20 +68,21 @@ class Plan:
 
     settings: Settings
     reasons: tuple[str, ...] = ()
+    chose_method: bool = False
 
 
 def resolve(settings: Settings, table: LabelTable) -> Plan:
     """Return the plan of a run on this table; raise if a name in it means nothing."""
-    reasons = []
+    reasons, chosen = [], settings.method == AUTO
     if settings.backbone == AUTO or settings.effort is not None:
         settings, reason = choose_network(settings, table)
         reasons.append(f"network {reason}")
-    if settings.method == AUTO:
+    if chosen:
         name, reason = choose_method(table if table.split is None else with_train(table)["train"])
         settings = settings.model_copy(update={"method": name})
         reasons.append(f"method {name}: {reason}")
     check_names(settings)
-    return Plan(settings, tuple(reasons))
+    return Plan(settings, tuple(reasons), chosen)
 
 
 def with_train(table: LabelTable) -> dict[str, LabelTable]:
@@ -217,6 +222,13 @@ class Prepared(ABC):
     splits: Mapping[str, LabelTable]
     taxonomy: Taxonomy | None = None
     attributes: AttributeColumns | None = None
+    noted: bool = False  # whether photos may show more labels than the one that is noted
+
+    @property
+    def several(self) -> bool:
+        """Whether photos that do not train the head are known to show several labels."""
+        apart = (rows for name, rows in self.splits.items() if name != "train")
+        return any(rows.present.sizes().mean() > ONE_EACH for rows in apart if len(rows))
 
     @property
     @abstractmethod
@@ -236,7 +248,7 @@ class Prepared(ABC):
         file = Path(place or "")
         file = file / "model.safetensors" if file.is_dir() else file
         weights = sha256_of(file) if place and file.is_file() else None
-        return {"data": hash_of_rows(self.splits), "weights": weights}
+        return {"data": hash_of_rows(self.splits), "format": HASHED, "weights": weights}
 
 
 @dataclass(frozen=True)
@@ -262,6 +274,8 @@ def read_data(
             table = readable(settings, table, watch)
         for note in table.notes:
             watch.say(note)
+    for note in without_training_photos(table):
+        watch.say(note)
     taxonomy, attributes = None, None
     if settings.taxonomy is not None:
         taxonomy = Taxonomy.read(Path(settings.taxonomy))
@@ -280,11 +294,22 @@ def readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
     """Return the table without pictures that cannot be read, or raise with all of them."""
     workers = settings.hardware.workers or os.cpu_count() or 1
     watch.start("checking pictures", len(table))
+    named = settings.bands
+    bands = None if named is None else bands_of(named, settings, table.images)
     try:
-        broken = find_unreadable(table, workers=workers, progress=lambda _: watch.advance(1))
+        broken = find_unreadable(
+            table, workers=workers, progress=lambda _: watch.advance(1), bands=bands
+        )
     finally:
         watch.finish()
     return without_unreadable(table, broken, on_error=settings.on_error)
+
+
+def bands_of(bands: str, settings: Settings, images: ImageSource) -> Bands:
+    """Return the bands that a run was told of; ``all`` are those of its first picture."""
+    window = settings.window or "none"
+    names_found = images.cube(0, window).found_names if bands == ALL and len(images) else None
+    return named_bands(bands, settings.composite, window, names_found)
 
 
 def check_zero_share(share: float | None, rows: LabelTable | None) -> None:

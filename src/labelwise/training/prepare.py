@@ -1,9 +1,6 @@
 """Prepare: from settings to what is trained, checked before anything is written."""
 
-import os
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -13,33 +10,28 @@ from labelwise.base.allocator import memory_bytes
 from labelwise.base.distributed import rank, value_of_first, world_size
 from labelwise.base.progress import Watch
 from labelwise.errors import ImageError, SettingsError
-from labelwise.learn.backbones import create_backbone
 from labelwise.learn.heads import LinearHead
-from labelwise.learn.methods import find_head, find_method, make_objective
+from labelwise.learn.methods import find_head, find_method, make_head, make_objective
 from labelwise.learn.objectives import Objective
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.learn.predictor import Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.pictures import ArrayImages, FeatureRows, Transform
-from labelwise.pictures.batches import BatchRows, HostResizer
+from labelwise.pictures import FeatureRows
 from labelwise.pictures.memory import MappedFeatures
 from labelwise.tables import (
     LabelTable,
-    find_unreadable,
     with_validation,
-    without_unreadable,
 )
-from labelwise.tables.checks import UnreadableImage, reject_divided_groups
+from labelwise.tables.checks import reject_divided_groups
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment, require_any_bands
-from labelwise.training.execution import autocast_type, kernels_loading
+from labelwise.training.execution import autocast_type
 from labelwise.training.features import (
     FrozenBackbone,
     advice_for_photos,
-    bands_of,
     build_model,
     build_objective,
     frozen_features,
-    inputs_of,
     set_biases_to_priors,
     standardised,
 )
@@ -49,6 +41,7 @@ from labelwise.training.plan import (
     Prepared,
     check_zero_share,
     read_data,
+    readable,
     resolve,
     with_promise_split,
     with_train,
@@ -57,7 +50,6 @@ from labelwise.training.settings import AUTO, Settings
 from labelwise.types import Targets
 
 COPIES = 8  # times the features are in memory while a head is solved on them
-CHECKED, CHECKED_SIDE = 256, 16  # pictures that processes check at once, and the side they send
 
 
 def check_training(settings: Settings) -> None:
@@ -132,21 +124,20 @@ def prepare(
         watch.say("this processor does not compute bf16: training in 32 bits")
     loaded = table is None
     if data is None:
-        data = read_data(settings, table, watch, partial(_readable, device=device))
+        data = read_data(settings, table, watch, readable)
     table = data.table
     plan = resolve(settings, table)
     for reason in plan.reasons:
         watch.say(reason)
     settings = plan.settings
     if loaded and not begun and settings.features is None and table.images.blocks is None:
-        with _first_pass(settings, table, device):
-            _readable(settings, table, watch, device=device)
+        readable(settings, table, watch)
     frozen, rows = None, table
     if settings.features is not None:
         try:
             frozen, rows = frozen_features(settings, table, device, watch)
         except ImageError:
-            _readable(settings, table, watch, device=device)  # raises with all of them
+            readable(settings, table, watch)  # raises with all of them
             raise
     solved = frozen is not None and is_solved(settings, rows, watch)
     pooled = solved and not settings.keep_val
@@ -208,6 +199,7 @@ def prepare(
         objective=objective,
         frozen=frozen,
         solved=solved,
+        noted=solved and pooled and plan.chose_method and settings.labels_are == AUTO,
     )
     if settings.start is None:
         if settings.recipe.prior_bias:
@@ -223,7 +215,7 @@ def is_solved(settings: Settings, rows: LabelTable, watch: Watch) -> bool:
     if not isinstance(images, FeatureRows) or images.features.ndim != 2:
         return False
     head = HeadSpec(settings.head or method.head, settings.head_options)
-    if not isinstance(head.make(images.features.shape[1], len(rows.space)), LinearHead):
+    if not isinstance(make_head(head, images.features.shape[1], len(rows.space)), LinearHead):
         return False
     try:
         objective = make_objective(settings.method, rows.facts(), **settings.options)
@@ -239,54 +231,6 @@ def is_solved(settings: Settings, rows: LabelTable, watch: Watch) -> bool:
         )
         return False
     return True
-
-
-def _first_pass(
-    settings: Settings, table: LabelTable, device: torch.device
-) -> AbstractContextManager[None]:
-    """Return a block beside which a GPU gets ready for the first batch."""
-    if device.type != "cuda" or settings.deterministic or settings.freeze or settings.bands:
-        return nullcontext()
-    make = partial(create_backbone, settings.backbone, **inputs_of(settings, table))
-    precision = autocast_type(settings.precision, device.type)
-    return kernels_loading(make, settings.batch_size // world_size(), device, precision)
-
-
-def _unreadable(table: LabelTable, workers: int, watch: Watch) -> list[UnreadableImage]:
-    """Return the images that processes cannot read, which then wait to decode for training."""
-    rows = np.arange(len(table))
-    batches = [BatchRows(rows[at : at + CHECKED]) for at in range(0, len(rows), CHECKED)]
-    small = Transform(CHECKED_SIDE, crop=None)
-    resizer = HostResizer(table.images, small, torch.device("cpu"), workers, processes=True)
-    broken = []
-    for batch, made in zip(batches, resizer.batches(batches), strict=True):
-        for at, reason in sorted(made.failed.items()):
-            row = int(batch.rows[at])
-            broken.append(UnreadableImage(row, table.ids[row], reason))
-        watch.advance(len(batch.rows))
-    return broken
-
-
-def _readable(
-    settings: Settings, table: LabelTable, watch: Watch, *, device: torch.device
-) -> LabelTable:
-    """Return the table without pictures that cannot be read, which processes look for."""
-    workers, bands = settings.hardware.workers or os.cpu_count() or 1, settings.bands
-    stored = not isinstance(table.images, FeatureRows | ArrayImages)
-    watch.start("checking pictures", len(table))
-    try:
-        if device.type == "cuda" and bands is None and stored:
-            unreadable = _unreadable(table, workers, watch)
-        else:
-            unreadable = find_unreadable(
-                table,
-                workers=workers,
-                progress=lambda _: watch.advance(1),
-                bands=None if bands is None else bands_of(bands, settings, table.images),
-            )
-    finally:
-        watch.finish()
-    return without_unreadable(table, unreadable, on_error=settings.on_error)
 
 
 def _go_on_from(place: str, training: Training) -> str:

@@ -57,14 +57,19 @@ Promises = tuple[Mapping[str, Any], ...]
 # Effort: how much is tried with a pretrained network, and what of it is kept.
 #
 #     quick   the head is solved on the features of the network
-#     good    quick; then the network is trained from that head (Kumar et al. 2022)
-#     best    quick with larger pictures and other networks; the best of these is trained, once as
-#             it is and once with averaged weights
+#     good    quick with better networks, where their weights can be had; then the network of the
+#             best head is trained from it (Kumar et al. 2022)
+#     best    with larger pictures too; the best of these is trained once as it is and once with
+#             averaged weights
 #
 # Each try is a run in ``trials/``. It replaces the best so far if its mAP on validation is higher
 # by more than the standard error of the difference.
 
-OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
+BETTER_NETWORKS = (
+    "hgnetv2_b1.ssld_stage2_ft_in1k",
+    "hgnetv2_b4.ssld_stage2_ft_in1k",
+    "tiny_vit_21m_224.dist_in22k_ft_in1k",
+)
 LARGER = 9 / 7  # times the side of the input: 288 pixels instead of 224
 AVERAGED = 0.99  # decay of the averaged weights
 EPOCH = 3  # times the solved try, which sees each photo once, that an epoch of training takes
@@ -131,10 +136,10 @@ class _Effort:
             large = round(LARGER * self.run.spec.transform.size / 32) * 32
             words = f"{name} at {large} pixels, head solved"
             self._take(words, f"solved-{large}", self._solved(image_size=large))
-            if settings.backbone == AUTO and settings.weights is None:
-                for other in OTHER_NETWORKS:
-                    chosen = self._solved(backbone=other)
-                    self._take(f"{other}, head solved", f"solved-{other}", chosen)
+        if settings.backbone == AUTO and settings.weights is None:
+            for other in BETTER_NETWORKS:
+                chosen = self._solved(backbone=other)
+                self._take(f"{other}, head solved", f"solved-{other}", chosen)
         start, words = self.run, self.words.replace("head solved", "trained from there")
         epochs = self._epochs()
         if epochs == 0:
@@ -261,7 +266,7 @@ def train(
             for reason in plan.reasons:
                 told.say(reason)
             loaded = table is None
-            solving = prepare_solving(plan.settings, run, told, data, eye, loaded=loaded)
+            solving = prepare_solving(plan, run, told, data, eye, loaded=loaded)
             if not too_large(solving):
                 return _solved(solving, fresh=fresh)
     if settings.effort in ("good", "best"):
@@ -280,7 +285,6 @@ def _may_be_solved(settings: Settings) -> bool:
         and settings.effort in (None, "quick")
         and is_closed(settings)
         and settings.start is None
-        and settings.weights in (None, PRETRAINED)
         and settings.bands is None
         and not settings.keep_val
         and settings.hardware.devices == 1
@@ -291,6 +295,7 @@ def _may_be_solved(settings: Settings) -> bool:
 def _solved(solving: Solving, *, fresh: bool) -> Run:
     run, settings, model = solving.run, solving.settings, None
     own: Link | None = None
+    noted = False
     with run.lock():
         changed = finish_again_needed(solving, contents_of(run), fresh=fresh)
         run.claim()
@@ -298,12 +303,13 @@ def _solved(solving: Solving, *, fresh: bool) -> Run:
         if not finished:
             settings.save(run.settings_path)
             run.publish()
-            model, predictions, own = solve(solving)
+            model, predictions, fitted = solve(solving)
+            own, noted = fitted.own, fitted.shown is not None
             save_contents(solving)
         elif changed:
             model = SolvedModel.load(run.path)
             predictions = {name: run.predictions(name) for name in run.splits}
-            own = predictions["val"].link
+            own, noted = predictions["val"].link, model.method != settings.method
         log_history(run, settings)
         evaluation = run.evaluation if model is None else None
         if model is not None:
@@ -314,7 +320,7 @@ def _solved(solving: Solving, *, fresh: bool) -> Run:
             ) -> None:
                 replace(plain, link=link, rule=rule, promises=promises).save(run.path)
 
-            evaluation = Finish(solving, predictions, own).measured(save)
+            evaluation = Finish(solving, predictions, own, noted=noted).measured(save)
         if finished:  # last: a command that is stopped before this finishes it again
             settings.save(run.settings_path)
         run.publish()

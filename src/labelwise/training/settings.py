@@ -142,9 +142,9 @@ NOT_OF_FEATURES = (
 Precision = Literal["32", "bf16"]
 Effort = Literal["quick", "good", "best"]
 GIVEN_OFTEN = (
-    "data on_error skip_missing keep_val taxonomy attributes method effort minutes backbone "
-    "features weights start head image_size bands composite window augment batch_size precision "
-    "seed deterministic calibrate rule recipe.epochs recipe.metric recipe.patience "
+    "data on_error skip_missing keep_val labels_are taxonomy attributes method effort minutes "
+    "backbone features weights start head image_size bands composite window augment batch_size "
+    "precision seed deterministic calibrate rule recipe.epochs recipe.metric recipe.patience "
     "recipe.optimizer.lr recipe.optimizer.weight_decay hardware.accelerator hardware.devices "
     "hardware.workers"
 )
@@ -163,9 +163,11 @@ class Settings(BaseModel):
     ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
     training images become validation where the data has none (0: none). A head that is solved on
     frozen features trains on validation too, since its out-of-fold predictions choose strength,
-    calibrator and rule; with ``keep_val`` it does not. ``taxonomy`` is a file of
-    which label is a kind of which: labels, probabilities and sets then obey it; ``attributes`` one
-    of groups of labels that exclude each other (:mod:`labelwise.taxonomy`), likewise.
+    calibrator and rule; with ``keep_val`` it does not. ``labels_are`` ``complete`` says that a
+    photo with one label noted shows no other; ``auto`` looks
+    (:mod:`labelwise.calibration.noted`). ``taxonomy`` is a file of which label is a kind of which:
+    labels, probabilities and sets then obey it; ``attributes`` one of groups of labels that exclude
+    each other (:mod:`labelwise.taxonomy`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
     (:mod:`labelwise.training.prepare`). ``effort`` says how much is tried with a pretrained
@@ -201,6 +203,7 @@ class Settings(BaseModel):
     skip_missing: bool = False
     val_share: float = Field(default=0.1, ge=0, lt=1)
     keep_val: bool = False
+    labels_are: Literal["auto", "complete"] = "auto"
     taxonomy: str | None = None
     attributes: str | None = None
     method: str = AUTO

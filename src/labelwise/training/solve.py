@@ -1,16 +1,19 @@
 """Solve: a run's linear head on frozen features at its optimum, cross-fitted on its rows."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from labelwise.base.arrays import to_numpy
-from labelwise.eyes.fit import Fitted, fit
+from labelwise.eyes.fit import Fitted, fit, fit_noted
 from labelwise.learn.heads import LinearHead
-from labelwise.models import Model
+from labelwise.learn.predictor import Model
 from labelwise.pictures import FeatureRows
 from labelwise.training import checkpoint
 from labelwise.training.inference import validation_figures
+from labelwise.training.learning import LEARNING, learning
 from labelwise.training.prepare import Training
 from labelwise.types import Targets
 
@@ -41,21 +44,21 @@ def solve_head(training: Training) -> tuple[Model, Fitted[Tensor]]:
     if training.device.type == "cuda":  # others have no float64
         features = features.to(training.device)
         loss = loss.each(lambda values: values.to(training.device))
-    link, groups = training.objective.link, None if table.group is None else list(table.group)
-    fitted = fit(
-        features,
-        to_numpy(labels),
-        None if observed is None else to_numpy(observed),
-        loss=loss,
-        link=link,
-        groups=None if groups is None else np.array(groups),
-        seed=training.settings.seed,
-        tried=tried,
-    )
+    rows = to_numpy(labels), None if observed is None else to_numpy(observed)
+    how: dict[str, Any] = {"seed": training.settings.seed, "tried": tried}
+    how["groups"] = None if table.group is None else np.array(list(table.group))
+    fitted: Fitted[Tensor] | None = None
+    if training.noted:
+        fitted = fit_noted(features, *rows, several=training.several, **how)
+    if fitted is None:
+        fitted = fit(features, *rows, loss=loss, link=training.objective.link, **how)
+    curve = learning(fitted, *rows, table.space.names)
+    if curve is not None:
+        journal.write({"step": step + 1, LEARNING: curve.record()})
     with torch.no_grad():
         head.classifier.weight.copy_(fitted.weight)
         head.classifier.bias.copy_(fitted.bias)
-    figures = validation_figures(fitted.out_of_fold, labels, observed, link)
+    figures = validation_figures(fitted.out_of_fold, labels, observed, fitted.own)
     found = {f"val_{name}": value for name, value in figures.items()}
     typical = float(np.exp(np.log(fitted.strength).mean()))
     journal.write({"step": step + 1, "l2": typical, **found})

@@ -16,31 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.base.allocator import memory_bytes
-from labelwise.base.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.base.files import replacing
 from labelwise.base.progress import Watch
 from labelwise.decide import Threshold
 from labelwise.errors import ImageError
-from labelwise.eyes import Eye, features, find_eye
-from labelwise.eyes.eye import PRETRAINED
-from labelwise.eyes.fit import Fitted, fit
-from labelwise.links import Link, Sigmoid, Softmax, SoftmaxOrNoneLink
+from labelwise.eyes import Eye, features
+from labelwise.eyes.fit import Fitted, fit, fit_noted, loss_of
+from labelwise.links import Link
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.seen_photos import HeldOutCopies, sketch_of
+from labelwise.models.seen_photos import HeldOutCopies
 from labelwise.models.solved import SolvedModel
+from labelwise.pictures.copies import alike_by_features
 from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable, with_validation
 from labelwise.tables.checks import reject_divided_groups
+from labelwise.training.learning import LEARNING, learning
+from labelwise.training.made_eyes import eye_named
 from labelwise.training.plan import (
     Data,
+    Plan,
     Prepared,
     check_zero_share,
     is_closed,
     readable,
+    weights_of,
     with_promise_split,
     with_train,
 )
-from labelwise.training.settings import Settings
+from labelwise.training.settings import AUTO, Settings
 
 OUTPUTS = ("means",)  # of the eye, that are the features of the head
 POOL = ("train", "val")  # splits whose rows are in the pool
@@ -76,12 +79,12 @@ def eye_of(settings: Settings) -> Eye | None:
     On a GPU, if one is asked for by name, torch computes the features.
     """
     name, hardware = settings.features, settings.hardware
-    known = name is not None and settings.weights in (None, PRETRAINED) and is_closed(settings)
-    if name is None or not known or hardware.accelerator not in ("auto", "cpu"):
+    if name is None or not is_closed(settings) or hardware.accelerator not in ("auto", "cpu"):
         return None
     if settings.bands is not None or (settings.weights is None and not name.endswith(".onnx")):
         return None
-    eye = find_eye(name)
+    size = settings.image_size
+    eye = eye_named(name, weights_of(settings), size, hardware.features_cache, hardware.accelerator)
     if eye is None:
         return None
     transform = eye.transform
@@ -93,9 +96,10 @@ def eye_of(settings: Settings) -> Eye | None:
 
 
 def prepare_solving(
-    settings: Settings, run: RunFolder, watch: Watch, data: Data, eye: Eye, *, loaded: bool
+    plan: Plan, run: RunFolder, watch: Watch, data: Data, eye: Eye, *, loaded: bool
 ) -> Solving:
     """Return the run with its splits; nothing is computed or written yet."""
+    settings = plan.settings
     table = data.table
     if loaded and settings.val_share and settings.promise is not None:
         table = with_validation(table, share=settings.val_share)
@@ -122,6 +126,7 @@ def prepare_solving(
         taxonomy=data.taxonomy,
         attributes=data.attributes,
         eye=eye,
+        noted=plan.chose_method and settings.labels_are == AUTO,
     )
 
 
@@ -138,13 +143,11 @@ def too_large(solving: Solving) -> bool:
     return True
 
 
-def solve(solving: Solving) -> tuple[SolvedModel, dict[str, Predictions], Link]:
-    """Return the model without its rule, the predictions of each split, and the loss's own link."""
+def solve(solving: Solving) -> tuple[SolvedModel, dict[str, Predictions], Fitted[NDArray[Any]]]:
+    """Return the model without its rule, the predictions of each split, and what was fitted."""
     settings, watch, pool = solving.settings, solving.watch, solving.splits["train"]
     seen = {name: _features(solving, table) for name, table in solving.splits.items()}
     labels, observed = pool.targets()
-    targets = labels.astype(np.float64)
-    loss, own = loss_of(settings.method, targets, observed)
     run, journal = solving.run, solving.run.journal
     journal.cut(0)
     watch.say(f"solving the head: {len(pool):,} rows of features, {len(pool.space):,} labels")
@@ -157,40 +160,37 @@ def solve(solving: Solving) -> tuple[SolvedModel, dict[str, Predictions], Link]:
 
     groups = None if pool.group is None else np.array(list(pool.group))
     x = np.asarray(seen["train"])
-    fitted: Fitted[NDArray[Any]] = fit(
-        x, labels, observed, loss=loss, link=own, groups=groups, seed=settings.seed, tried=tried
-    )
+    how: dict[str, Any] = {"groups": groups, "seed": settings.seed, "tried": tried}
+    fitted: Fitted[NDArray[Any]] | None = None
+    if solving.noted:
+        fitted = fit_noted(x, labels, observed, several=solving.several, **how)
+    if fitted is None:
+        loss, own = loss_of(settings.method, labels.astype(np.float64), observed)
+        fitted = fit(x, labels, observed, loss=loss, link=own, **how)
     for note in fitted.notes:
         watch.say(note)
     folds = int(fitted.folds.max()) + 1
     watch.say(f"cross-fitted in {folds} folds: every row trains the head, and none judges itself")
+    curve = learning(fitted, labels, observed, pool.space.names)
+    if curve is not None:
+        journal.write({"step": step + 1, LEARNING: curve.record()})
     predictions = {}
     for name, table in solving.splits.items():
         logits = np.asarray(fitted.logits(np.asarray(seen[name])), np.float32)
-        predictions[name] = _predictions(table, name, logits, own)
-    predictions["val"] = _predictions(pool, "val", fitted.out_of_fold, own)
+        predictions[name] = _predictions(table, name, logits, fitted.own)
+    predictions["val"] = _predictions(pool, "val", fitted.out_of_fold, fitted.own)
+    if fitted.shown is not None:
+        for name in ("train", "val"):
+            predictions[name] = replace(predictions[name], observed=labels > 0)
     for name, rows in predictions.items():
         rows.save(run.predictions_path(name))
-    sketches = {name: sketch_of(np.asarray(values)) for name, values in seen.items()}
-    HeldOutCopies.among_features(sketches).save(run.path)
+    vectors = {name: np.asarray(values, np.float32) for name, values in seen.items()}
+    HeldOutCopies.among(solving.splits, vectors, alike_by_features).save(run.path)
     head = np.asarray(fitted.weight), np.asarray(fitted.bias)
     parts = (solving.eye, OUTPUTS, *head, pool.space)
-    model = SolvedModel.of(*parts, fitted.link, Threshold(0.5), settings.method)
-    return replace(model, taxonomy=solving.taxonomy), predictions, own
-
-
-def loss_of(
-    method: str, labels: NDArray[np.float64], observed: NDArray[np.bool_] | None
-) -> tuple[ConvexLoss[NDArray[Any]], Link]:
-    """Return the loss of a method for labels (N, K), and the link of its logits."""
-    if method == "bce":
-        return CoinLoss.of(labels, observed), Sigmoid()
-    if method == "wan":  # an assumed absence weighs 1 / (K - 1) of a presence
-        known = labels if observed is None else np.where(observed, labels, 0.0)
-        return CoinLoss(known, (1 - known) / max(labels.shape[1] - 1, 1)), Sigmoid()
-    none = method == "softmax-or-none"
-    loss = ShareLoss.of(labels, observed, none=none)
-    return loss, SoftmaxOrNoneLink() if none else Softmax()
+    method = settings.method if fitted.shown is None else "bce"
+    model = SolvedModel.of(*parts, fitted.link, Threshold(0.5), method)
+    return replace(model, taxonomy=solving.taxonomy), predictions, fitted
 
 
 def _features(solving: Solving, table: LabelTable) -> Any:

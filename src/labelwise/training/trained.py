@@ -4,16 +4,16 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
+from torch import Tensor
 
 from labelwise.base.arrays import to_numpy
 from labelwise.base.distributed import rank, value_of_first, wait_for_all
 from labelwise.base.progress import Silent, Watch
 from labelwise.decide import Rule
 from labelwise.evaluation import Evaluation
+from labelwise.eyes.fit import Fitted
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Link
-from labelwise.models import Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.seen_photos import HeldOutCopies
 from labelwise.pictures import FeatureRows
@@ -33,36 +33,48 @@ Done = tuple[Evaluation, LabelTable, bool]
 
 
 def finish(
-    training: Training, model: Model, out_of_fold: NDArray[np.float32] | None = None
+    training: Training, model: Model, fitted: Fitted[Tensor] | None = None
 ) -> Evaluation | None:
     """Write predictions, evaluation and model to the run's folder; None in helper processes.
 
-    ``out_of_fold`` are the logits of training rows by a cross-fitted head: validation where no rows
-    are held out.
+    A ``fitted`` head has out-of-fold logits of the training rows: validation where no rows are held
+    out.
     """
     inferred = {name: training.inferred(name, model) for name in training.splits}
     if not training.is_first:
         return None
     own = training.objective.final_link(inferred["train"].logits, *training.targets("train"))
+    noted = fitted is not None and fitted.shown is not None
+    if fitted is not None and noted:
+        own = fitted.own
     predictions = {}
     for name, table in training.splits.items():
         labels, observed = table.targets()
+        if noted and name == "train":
+            observed = labels > 0
         logits, names = to_numpy(inferred[name].logits), table.space.names
         predictions[name] = Predictions(
             table.ids, logits, labels, observed, names, name, own, table.group
         )
-    if out_of_fold is not None and training.cross_fitted:
-        rows = replace(predictions["train"], logits=out_of_fold, split="val")
+    if fitted is not None and training.cross_fitted:
+        rows = replace(predictions["train"], logits=fitted.out_of_fold, split="val")
         predictions = {"train": predictions["train"], "val": rows, **predictions}
     for name, rows in predictions.items():
         rows.save(training.run.predictions_path(name))
     looks = {
         name: split.looks.numpy() for name, split in inferred.items() if split.looks is not None
     }
-    features = isinstance(training.splits["train"].images, FeatureRows)
-    copies = HeldOutCopies.among_features if features and looks else HeldOutCopies.among
-    copies(looks).save(training.run.path)
-    return Finish(training, predictions, own).measured(_saved(training, model.cpu()))
+    if looks:
+        features = isinstance(training.splits["train"].images, FeatureRows)
+        copies = (
+            HeldOutCopies.among_features(looks)
+            if features
+            else HeldOutCopies.among(training.splits, looks)
+        )
+        copies.save(training.run.path)
+    method = "bce" if noted else training.settings.method
+    save = _saved(training, model.cpu(), method)
+    return Finish(training, predictions, own, noted=noted).measured(save)
 
 
 def finish_again(training: Training) -> Evaluation:
@@ -73,18 +85,20 @@ def finish_again(training: Training) -> Evaluation:
         if rows.group is None and table is not None and list(rows.ids) == list(table.ids):
             rows = replace(rows, group=table.group)  # runs used to save predictions without
         predictions[name] = rows
-    save = _saved(training, run.predictor().model)
-    return Finish(training, predictions, predictions["train"].link).measured(save)
+    method = run.spec.method
+    noted = training.noted and method != training.settings.method
+    save = _saved(training, Predictor.load(run.path).model, method)
+    return Finish(training, predictions, predictions["train"].link, noted=noted).measured(save)
 
 
-def _saved(training: Training, model: Model) -> Save:
+def _saved(training: Training, model: Model, method: str) -> Save:
     """Return what writes the model with a link and a rule."""
 
     def save(link: Link | None, rule: Rule, promises: Promises) -> None:
         whole = model
         if training.frozen is not None and model.backbone.name == "identity":
             whole = training.frozen.deployed(model)
-        parts = (whole, training.head, training.table.space, link, rule, training.settings.method)
+        parts = (whole, training.head, training.table.space, link, rule, method)
         Predictor(*parts, promises, training.taxonomy).save(training.run.path)
 
     return save
@@ -131,21 +145,21 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Done | None:
         finished = value_of_first(run.is_finished, training.device)
         if not finished:
             with kernels(deterministic=settings.deterministic):
-                out_of_fold = None
+                fitted = None
                 if training.solved:
                     model, fitted = solve_head(training)
-                    out_of_fold = fitted.out_of_fold
                     if first:
                         log_history(run, settings)
                 else:
                     model = Loop(training).run()
-                evaluation = finish(training, model, out_of_fold)
+                evaluation = finish(training, model, fitted)
         elif first:
             log_history(run, settings)
             evaluation = finish_again(training) if changed else run.evaluation
         if first:
             if finished:  # last: a command that is stopped before this finishes it again
                 settings.save(run.settings_path)
+            checkpoint.keep_newest(run.checkpoint)
             run.publish()
     if evaluation is None:
         return None
