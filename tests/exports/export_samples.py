@@ -14,7 +14,7 @@ from tiny_predictor import encoded
 from labelwise.calibration import CALIBRATORS, AveragedCurves, ZeroShare
 from labelwise.decide import AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents
 from labelwise.learn.backbones import create_backbone
-from labelwise.learn.methods import LINKS
+from labelwise.learn.methods import LINKS, make_head
 from labelwise.learn.objectives import (
     FocalMarginLink,
     PhiLink,
@@ -24,8 +24,9 @@ from labelwise.learn.objectives import (
     SPALink,
     WeightedSigmoid,
 )
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.pictures import ArrayImages
 from labelwise.types import LabelSpace
 
@@ -159,7 +160,7 @@ def predictor(
             module.running_var.uniform_(0.5, 1.5)
     options = {"width": 16, "feedforward": 32} if head == "query2label" else {}
     spec = HeadSpec(head, options)
-    head = spec.make(network.channels, LABELS)
+    head = make_head(spec, network.channels, LABELS)
     model = Model(network, head, mirrored=mirrored, crops=crops).eval()
     space = LabelSpace(("dog", "red car", "Straße", "a,b", "e"))
     return Predictor(model, spec, space, link, rule or Threshold(0.5), "bce")

@@ -39,6 +39,7 @@ from labelwise.errors import CheckpointError, ImageError, LabelwiseError, Settin
 from labelwise.exports.onnx_file import export_network, export_onnx
 from labelwise.exports.parity import assert_parity, compare_answers
 from labelwise.eyes.session import open_session
+from labelwise.learn.inference import infer
 from labelwise.learn.methods import HEADS, LINKS, RULES
 from labelwise.links import Sigmoid
 from labelwise.models.answer_files import NOT_FINITE
@@ -46,7 +47,6 @@ from labelwise.models.graph_file import Facts, features_of, read_model, sealed
 from labelwise.models.graph_links import RULE_OPS, Graph, default_thresholds, write_link, write_rule
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.graph_writer import assemble, write_resize
-from labelwise.models.inference import infer
 from labelwise.models.loading import caution_of
 from labelwise.models.scoring import score
 from labelwise.photos import Index, update_index

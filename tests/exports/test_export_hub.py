@@ -26,8 +26,9 @@ from labelwise.evaluation import evaluate
 from labelwise.exports.hub import HubModel, export_hub
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.methods import HEADS, link_to_spec
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import Predictor, RunFolder
+from labelwise.models import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.report.model_card import model_card, write_model_card
 

@@ -15,10 +15,10 @@ from labelwise.exports import int8
 from labelwise.exports.int8 import quantised_content
 from labelwise.exports.onnx_file import facts_of
 from labelwise.exports.parity import measured_predictions
+from labelwise.learn.inference import infer
 from labelwise.links import Sigmoid
 from labelwise.models.graph_file import features_of, read_model
 from labelwise.models.graph_model import OnnxModel
-from labelwise.models.inference import infer
 from labelwise.pictures import ArrayImages
 from labelwise.tables import LabelTable
 

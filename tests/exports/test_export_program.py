@@ -12,8 +12,8 @@ from torch import nn
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports import torch_programs
-from labelwise.exports.onnx_file import quiet
 from labelwise.exports.torch_programs import captured_program
+from labelwise.learn.graphs import quiet
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages
 

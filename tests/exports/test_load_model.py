@@ -11,7 +11,7 @@ import labelwise
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.exports.onnx_file import export_onnx
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
 
 FORMS = ("run", "model.onnx")

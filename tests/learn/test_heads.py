@@ -1,30 +1,23 @@
 """Heads. Oracles: published forward passes written out slowly, golden vectors, torch's layers."""
 
-from math import exp, sqrt
-from types import SimpleNamespace
-
 import pytest
 import torch
 from golden import cases, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from torch.nn.functional import layer_norm, relu
 
 from labelwise.errors import SettingsError
 from labelwise.learn.heads import (
     BoostHead,
-    DualPrompts,
     LinearHead,
     MLDecoder,
     QueryDecoder,
     TwoHead,
-    WordDecoder,
     sine_position,
 )
 from labelwise.learn.methods import HEADS, METHODS, make_objective
-from labelwise.photos.words.tower_files import TextTower, TextTowerShape, Tokens, dual_prompts
 from labelwise.types import DatasetFacts, Targets
 
 
@@ -113,70 +106,6 @@ def test_every_method_names_a_head_that_gives_what_it_reads(name):
     assert objective(head(torch.randn(2, 8, 3, 3)), targets).isfinite()
 
 
-# DualCoOp's head; oracle: its formulas, one image, label and place at a time.
-
-NAMES = ("dog", "polar bear", "cat", "teddy bear")
-
-
-def towers(causal=True):
-    """Return a small random text-image model whose tokens are whole words."""
-    torch.manual_seed(0)
-    words = ["<start>", "<end>", *sorted({word for name in NAMES for word in name.split()})]
-    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, "<end>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        "<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
-    )
-    text = TextTower(TextTowerShape(causal, len(words), 9, 8, 2, 2, 12, 6, "quick_gelu", 1e-5))
-    for parameter in text.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return SimpleNamespace(text=text, tokens=Tokens(tokenizer, 9))
-
-
-def slow_logit(head, image, name):
-    """Return the logit of one label before one map (D, H, W) of features."""
-
-    def vector(words):
-        return head.encoder(torch.cat([name[:1], words, name[1:]])[None])[0].tolist()
-
-    def cosine(a, b):
-        product = sum(x * y for x, y in zip(a, b, strict=True))
-        return product / sqrt(sum(x * x for x in a)) / sqrt(sum(y * y for y in b))
-
-    places = image.flatten(1).T.tolist()
-    present, absent = (vector(words) for words in (head.present, head.absent))
-    scores = [(cosine(place, present), cosine(place, absent)) for place in places]
-    total = sum(exp(20 * high) for high, _ in scores)
-    return 100 * sum(exp(20 * high) / total * (high - low) for high, low in scores)
-
-
-def test_logits_are_those_of_the_formulas():
-    model = towers()
-    head = dual_prompts(model, NAMES, context=3).double()
-    features = torch.randn(2, 6, 2, 3, dtype=torch.float64)
-    ids = [torch.tensor(model.tokens.of(name)) for name in NAMES]
-    assert [len(one) for one in ids] == [3, 4, 3, 4]
-    logits = head(features).logits
-    for image, row in zip(features, logits, strict=True):
-        for one, logit in zip(ids, row, strict=True):
-            expected = slow_logit(head, image, model.text.tokens(one))
-            assert logit.item() == pytest.approx(expected, rel=1e-9)
-
-
-def test_only_the_words_learn_and_other_names_are_asked_with_them():
-    model, features = towers(), torch.randn(5, 6, 2, 3)
-    head = dual_prompts(model, NAMES[:3], context=4)
-    learn = {name for name, one in head.named_parameters() if one.requires_grad}
-    assert learn == {"present", "absent"}
-    head(features).logits.sum().backward()
-    assert all(part.grad.abs().sum() > 0 for part in (head.present, head.absent))
-    ids = [torch.tensor(model.tokens.of(name)) for name in NAMES]
-    with torch.no_grad():
-        found = head.with_names([model.text.tokens(one) for one in ids])(features).logits
-        torch.testing.assert_close(found[:, :3], head(features).logits, rtol=1e-4, atol=1e-3)
-    assert found.shape == (5, 4)
-
-
 # ML-Decoder; oracle: the published forward pass written out, one image and one query at a time.
 
 SMALL = {"width": 8, "attention_heads": 2, "feedforward": 12, "dropout": 0.0}
@@ -201,23 +130,6 @@ def test_fixed_queries_decode_their_groups(labels, queries):
             state = slow_state(head.trunk, image, head.queries[label // share])
             weight = head.classifier.weight[label // share, label % share]
             torch.testing.assert_close(logits[label], weight @ state + label)
-
-
-def test_word_queries_share_one_classifier_and_answer_for_unseen_labels():
-    torch.manual_seed(1)
-    words = torch.randn(4, 3)
-    head = WordDecoder(6, words, **SMALL).double()
-    head.start_at(torch.tensor([1.0, 2.0, 3.0, 6.0]))
-    features = maps()
-    unseen = torch.randn(2, 3)
-    for decoder, asked in ((head, words), (head.with_words(unseen), unseen)):
-        logits = decoder(features).logits
-        assert logits.shape == (3, len(asked))
-        for image, row in zip(features, logits, strict=True):
-            for word, logit in zip(asked.double(), row, strict=True):
-                state = slow_state(head.trunk, image, relu(head.ask(word)))  # as the authors
-                torch.testing.assert_close(logit, head.classifier.weight[0] @ state + 3.0)
-    torch.testing.assert_close(head.words, words.double())  # the trained head is as it was
 
 
 def test_published_sizes_and_what_is_not_trained():
@@ -364,21 +276,12 @@ def test_attention_maps_are_the_weights_of_the_last_layer():
     torch.testing.assert_close(maps, expected)
 
 
-CLIP, WORDS = towers(), torch.zeros(2, 3)
 REFUSED = [
     (lambda: BoostHead(6, 4, alpha=0.5), r"alpha must be at least 1, got 0\.5"),
     (lambda: BoostHead(6, 4, alpha=float("nan")), "got nan"),
     (lambda: BoostHead(6, 4, boosts="never"), "boosts must be one of"),
-    (lambda: dual_prompts(CLIP, NAMES, context=6), r"4 tokens and 6 learned words .* at most 5"),
-    (lambda: dual_prompts(towers(causal=False), NAMES), "need a model of the CLIP sort"),
-    (lambda: dual_prompts(CLIP, [], context=2), "one per label, got"),
-    (lambda: dual_prompts(CLIP, NAMES, context=0), "context must be at least 1, got 0"),
-    (lambda: dual_prompts(CLIP, NAMES, context=2).with_names([WORDS]), "width 8 .* got 3"),
-    (lambda: DualPrompts(nn.Identity(), [WORDS, WORDS.T]), "must have one width, got"),
     (lambda: MLDecoder(6, 5, queries=6), "queries must lie between 1 and 5"),
     (lambda: MLDecoder(6, 5, width=12), "multiple of its 8 attention heads"),
-    (lambda: WordDecoder(6, torch.zeros(3)), r"words must be vectors \(K, E\)"),
-    (lambda: WordDecoder(6, WORDS, **SMALL).with_words(WORDS.T), "must have the 3 numbers"),
     (lambda: QueryDecoder(6, 5), "multiple of 4 and of its 4 attention heads, got 6; set width"),
     (lambda: QueryDecoder(8, 5, width=12, attention_heads=5), "of its 5 attention heads, got 12"),
     (lambda: QueryDecoder(8, 5, queries=6), "queries must lie between 1 and 5 labels, got 6"),

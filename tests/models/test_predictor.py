@@ -11,8 +11,9 @@ from tiny_predictor import NAMES, make, pictures
 
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.learn.backbones import create_backbone
-from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.models.predictor import FUSED_FROM
+from labelwise.learn.methods import make_head
+from labelwise.learn.predictor import FUSED_FROM, Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.models.spec import NOT_CALIBRATED, ModelSpec, caution_after
 
 
@@ -92,7 +93,9 @@ def test_transformers_of_0_2_keep_the_mean_of_their_patches(tmp_path):
     assert set(facts_of(tmp_path / "model.json")["backbone"]) == {"name", "channels"}
     torch.manual_seed(0)
     backbone = create_backbone("test_vit", image_size=32).eval()
-    vit = replace(one, model=Model(backbone, one.head.make(backbone.channels, len(NAMES))).eval())
+    vit = replace(
+        one, model=Model(backbone, make_head(one.head, backbone.channels, len(NAMES))).eval()
+    )
     vit.save(tmp_path)
     images = torch.rand(2, 3, 32, 32)
     own = vit.logits(images)
@@ -124,9 +127,9 @@ def test_labels_that_nobody_answered_for_are_named_with_the_model(tmp_path):
 
 def test_unknown_heads_and_options_are_named():
     with pytest.raises(SettingsError, match="unknown head 'liner'; did you mean 'linear'"):
-        HeadSpec("liner", {}).make(4, 2)
+        make_head(HeadSpec("liner", {}), 4, 2)
     with pytest.raises(SettingsError, match=r"head 'linear': .*unexpected keyword .*'depth'"):
-        HeadSpec("linear", {"depth": 2}).make(4, 2)
+        make_head(HeadSpec("linear", {"depth": 2}), 4, 2)
 
 
 def test_unreadable_models_get_one_sentence(tmp_path):

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from labelwise.decide import Threshold
 from labelwise.errors import ImageError, LabelwiseError
+from labelwise.learn.inference import captured, infer, launch
 from labelwise.links import Sigmoid
-from labelwise.models.inference import captured, infer, launch
 from labelwise.models.scoring import Scored, score, scored
 from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages
 from labelwise.pictures.decode import decode
-from labelwise.pictures.loading import Failure
+from labelwise.pictures.inputs import Failure
 from labelwise.types import LabelSpace
 
 

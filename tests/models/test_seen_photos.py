@@ -18,7 +18,7 @@ from labelwise.errors import CheckpointError
 from labelwise.evaluation import Evaluation
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import SEEN_FILE
-from labelwise.models.seen_photos import HeldOutCopies, seen_held_out, seen_photos
+from labelwise.models.seen_photos import HeldOutCopies, SplitCopies, seen_held_out, seen_photos
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.tables import load
@@ -156,7 +156,7 @@ SIDE = 40
 
 
 def picture(seed):
-    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    coarse = np.random.default_rng(seed).integers(0, 256, (12, 12, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
 
 
@@ -174,7 +174,7 @@ def write_copies(folder, copied):
 
 
 def copies_in(evaluation):
-    return [note for note in evaluation.notes if "like a training photo" in note]
+    return [note for note in evaluation.notes if "of a training photo" in note]
 
 
 def test_copies_of_training_photos_are_said_now_and_later(tmp_path):
@@ -182,9 +182,16 @@ def test_copies_of_training_photos_are_said_now_and_later(tmp_path):
     flags = {"recipe__epochs": 1, "augment": "none", "val_share": 0.0, "image_size": SIDE}
     settings = partial(tiny_settings, data=data, backbone="small-cnn", **flags)
     (said,) = copies_in(train(settings(), folder).evaluation)
-    assert "3 held-out photos look like a training photo (1 of 8 in val, 2 of 8 in test)" in said
+    assert (
+        "3 held-out photos are copies of a training photo (1 of 8 in val, 2 of 8 in test)" in said
+    )
+    assert "First: 25.png is a copy of 0.png; " in said
     kept = json.loads((folder / "predictions" / "near-copies.json").read_text())
-    assert kept == {"val": [1, 8], "test": [2, 8]}
+    assert {name: split[:2] for name, split in kept.items()} == {"val": [1, 8], "test": [2, 8]}
+    assert {tuple(pair[:2]) for pair in kept["test"][2]} == {
+        ("33.png", "1.png"),
+        ("38.png", "2.png"),
+    }
     again = train(settings(rule="top-1"), folder)  # fitted again, without a look at photos
     assert again.was_finished
     assert copies_in(again.evaluation) == [said]
@@ -195,7 +202,7 @@ def test_copies_of_training_photos_are_said_now_and_later(tmp_path):
 
 
 def test_a_damaged_file_of_copies_is_named(tmp_path):
-    HeldOutCopies({"val": (0, 4), "test": (1, 2000)}).save(tmp_path)
+    HeldOutCopies({"val": SplitCopies(0, 4), "test": SplitCopies(1, 2000)}).save(tmp_path)
     (tmp_path / "predictions" / "near-copies.json").write_text("[1]")
     with pytest.raises(CheckpointError, match=r"near-copies\.json cannot be read"):
         HeldOutCopies.of_run(tmp_path)
@@ -210,4 +217,5 @@ def test_features_tell_copies_where_there_are_no_photos(tmp_path, features, said
     noise = np.random.default_rng(1).normal(size=x.shape) * 0.05
     x[[of["val"][3], of["test"][0], of["test"][5]]] = (x + noise)[of["train"][:3]]
     train(tiny_settings(), tmp_path, table=replace(table, images=FeatureRows(x.astype("f4"))))
-    assert HeldOutCopies.of_run(tmp_path).splits == said
+    found = HeldOutCopies.of_run(tmp_path).splits
+    assert {name: (split.copies, split.photos) for name, split in found.items()} == said

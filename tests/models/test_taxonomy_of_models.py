@@ -14,8 +14,9 @@ from typed import must_run, refused
 from labelwise.decide import Threshold, TopK, WithParents
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.exports.onnx_file import export_onnx
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Consistent, Sigmoid, Softmax, consistent_log_probs
-from labelwise.models import ModelSpec, Predictor
+from labelwise.models import ModelSpec
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos.query import answer

@@ -26,12 +26,14 @@ from labelwise.base.text import one_line_of
 from labelwise.calibration import platt
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.onnx_file import folded, quiet
+from labelwise.exports.onnx_file import folded
 from labelwise.exports.requirements import require_exportable, require_new_folder
+from labelwise.learn.graphs import quiet
 from labelwise.learn.heads import LinearHead
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Link
 from labelwise.metrics import log_loss_from_logs, reliability
-from labelwise.models import WEIGHTS_FILE, Predictor, RunFolder
+from labelwise.models import WEIGHTS_FILE, RunFolder
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import fit_rule
 

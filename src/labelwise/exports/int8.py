@@ -23,13 +23,14 @@ from labelwise.base.progress import Watch
 from labelwise.calibration import ZeroShare, auto, within_groups
 from labelwise.calibration.entries import OnLogOdds
 from labelwise.errors import LabelwiseError
-from labelwise.exports.onnx_file import export_network, quiet
+from labelwise.exports.onnx_file import export_network
 from labelwise.exports.parity import compare_answers, measured_predictions
 from labelwise.exports.requirements import require_exportable
+from labelwise.learn.graphs import quiet
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Consistent, Grouped, Link, require_link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.metrics.intervals import BootstrapInterval, bootstrap
-from labelwise.models import Predictor
 from labelwise.models.graph_file import INPUT, Facts, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.graph_writer import assemble

@@ -1,33 +1,26 @@
 """``export_onnx``: a model to one ``.onnx`` file, written only if it gives the model's answers."""
 
-import io
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
-import onnx
 import torch
 from onnx import ModelProto
 from torch import Tensor, nn
 
 from labelwise.base.files import replacing
 from labelwise.base.progress import Watch
-from labelwise.base.text import first_line
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.exports.parity import Parity, assert_parity
 from labelwise.exports.requirements import require_exportable, require_pictures
-from labelwise.eyes.session import open_session
+from labelwise.learn.graphs import written_graph
 from labelwise.learn.heads import LinearHead
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Link, Sigmoid, Softmax
-from labelwise.models import Model, ModelSpec, Predictor
-from labelwise.models.graph_file import INPUT, OPSET, Facts, Input, read_model, sealed
+from labelwise.models import ModelSpec
+from labelwise.models.graph_file import INPUT, Facts, Input, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.graph_writer import LOGITS, assemble
 from labelwise.models.run_folder import RunFolder
@@ -129,25 +122,6 @@ def pictures_of(
     return images, [int(row) for row in rows[some]]
 
 
-# Backbone and head as an ONNX graph, by torch's own exporters. What one writes is compared with the
-# network on another batch size before it is used. Tracing is tried first: it is a hundred times
-# faster than capturing the program (``dynamo``). With a batch of fixed size all that follows from
-# sizes is computed then, which a quantiser would round; else the size is left open.
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Run a block without warnings and without log messages below errors."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with catch_warnings():
-            simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
 # A model whose classifier does the work of its link, for programs that know no links.
 #
 #     sigma(slope (W x + b) + offset)  =  sigma((slope W) x + (slope b + offset))
@@ -193,97 +167,17 @@ def _line(link: Link | None, labels: int) -> tuple[Tensor, Tensor, Link, str]:
     return slope, offset, Sigmoid(), "multi_label_classification"
 
 
-NAMED: Any = {"opset_version": OPSET, "input_names": [INPUT], "output_names": [LOGITS]}
-CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far stricter
-
-
 class _Logits(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, images: Tensor) -> Any:
-        return self.model(images).logits
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        return (self.model(images).logits,)
 
 
 def export_network(model: Model, size: int) -> ModelProto:
     """Return the graph from normalised pixels (N, C, size, size) to logits (N, K)."""
+    shape = model.backbone.transform.channels, size, size
     network = _Logits(model).eval().cpu()
-    generator = torch.Generator().manual_seed(0)
-    channels = model.backbone.transform.channels
-    example = torch.randn(2, channels, size, size, generator=generator)
-    other = torch.randn(3, channels, size, size, generator=generator)
-    with torch.no_grad():
-        expected = network(other).numpy()
-    reasons = []
-    for exporter in (_fixed, _traced, _captured):
-        try:
-            with quiet():
-                proto = exporter(network, example)
-            (answers,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
-        except Exception as error:  # exporters raise errors of every kind
-            reasons.append(f"{exporter.__name__[1:]}: {first_line(error)[:200]}")
-            continue
-        apart = float(np.abs(answers - expected).max())
-        if apart <= CLOSE * max(1.0, float(np.abs(expected).max())):
-            return _cleaned(proto)
-        reasons.append(f"{exporter.__name__[1:]}: logits differ by {apart:.2g}")
-    name, why = model.backbone.name, "; ".join(reasons)
-    raise LabelwiseError(f"backbone {name!r} cannot be written as ONNX ({why})")
-
-
-def _fixed(network: nn.Module, example: Tensor) -> ModelProto:
-    with TemporaryDirectory() as folder:  # what follows from constants is computed
-        path = Path(folder) / "model.onnx"
-        open_session(_traced(network, example, axes={}), simplified=path)
-        proto = onnx.load(path)
-    for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    del proto.graph.value_info[:]
-    return proto
-
-
-def _traced(
-    network: nn.Module, example: Tensor, axes: dict[str, dict[int, str]] | None = None
-) -> ModelProto:
-    open_batch = {INPUT: {0: "batch"}, LOGITS: {0: "batch"}}
-    buffer: Any = io.BytesIO()  # which torch takes, though its annotation does not say so
-    open_axes = open_batch if axes is None else axes
-    torch.onnx.export(network, (example,), buffer, dynamo=False, dynamic_axes=open_axes, **NAMED)
-    return onnx.load_model_from_string(buffer.getvalue())
-
-
-def _captured(network: nn.Module, example: Tensor) -> ModelProto:
-    program = torch.onnx.export(
-        network,
-        (example,),
-        None,
-        dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-        external_data=False,
-        verbose=False,
-        **NAMED,
-    )
-    if program is None:
-        raise RuntimeError("the exporter returned nothing")
-    return program.model_proto
-
-
-def _cleaned(proto: ModelProto) -> ModelProto:
-    graph = proto.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    renamed: dict[str, str] = {}
-    kept = []
-    for node in graph.node:
-        node.doc_string = ""
-        del node.metadata_props[:]
-        if node.op_type == "Identity" and node.input[0] in weights:
-            renamed[node.output[0]] = node.input[0]
-        else:
-            node.input[:] = [renamed.get(name, name) for name in node.input]
-            kept.append(node)
-    del graph.node[:]
-    graph.node.extend(kept)
-    del graph.value_info[:]
-    del graph.metadata_props[:]
-    return proto
+    return written_graph(network, shape, INPUT, (LOGITS,), model.backbone.name)

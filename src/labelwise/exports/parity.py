@@ -28,14 +28,14 @@ from labelwise.base.arrays import to_numpy
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.text import counted
 from labelwise.errors import LabelwiseError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.models.graph_links import default_thresholds
 from labelwise.models.graph_model import GraphAnswers, OnnxModel
 from labelwise.models.scoring import Scorer, inferred, raise_failure
 from labelwise.pictures import BytesImages, ImageSource
 from labelwise.pictures.decode import is_raw
+from labelwise.pictures.inputs import input_array
 from labelwise.pictures.labelwise_runtime import read_picture
-from labelwise.pictures.loading import input_of
 from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable
 from labelwise.types import matching_columns
@@ -211,7 +211,7 @@ def assert_program_parity(
     """Return how far a program of scaled pixels is from the model; raise where it is too far."""
     parity = Parity(len(rows))
     for row in _shown(rows, watch):
-        pixels = input_of(images, row, predictor.transform)[None]
+        pixels = torch.from_numpy(input_array(images, row, predictor.transform))[None]
         _take_answers(parity, predictor, pixels, program, images.ids[row], graph)
     return parity
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labelwise.errors import SettingsError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 
 
 def require_exportable(

@@ -20,10 +20,11 @@ from labelwise.base.files import replacing
 from labelwise.base.progress import Watch
 from labelwise.base.text import first_line, one_line
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.exports.onnx_file import quiet
 from labelwise.exports.parity import Parity, assert_program_parity
 from labelwise.exports.requirements import require_exportable, require_pictures
-from labelwise.models import MODEL_FILE, ModelSpec, Predictor
+from labelwise.learn.graphs import quiet
+from labelwise.learn.predictor import Predictor
+from labelwise.models import MODEL_FILE, ModelSpec
 from labelwise.models.graph_model import GraphAnswers
 from labelwise.pictures import ImageSource
 

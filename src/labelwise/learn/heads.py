@@ -1,14 +1,11 @@
 """Heads: from a feature map to one logit per label."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from copy import deepcopy
 from math import pi
 from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from labelwise.types import Outputs
 
@@ -326,12 +323,8 @@ def sine_position(channels: int, height: int, width: int, like: Tensor) -> Tenso
 #     memory  = relu(W_m features + b_m), one token per place, no position code
 #     state   = LayerNorm(q + dropout(q))
 #     hidden  = attention to memory, then a feed-forward net, each added and normalised after
-#     fixed   q_g is drawn once and stays; query g decodes labels g f .. (g + 1) f - 1 by weights
-#             of their own, f = ceil(labels / queries)
-#     words   q_k = W_q word_k + b_q, and logit_k = w . hidden_k + b, with w and b for all labels
-#
-# With words, labels that were never trained on can be asked for (``with_words``): their logits
-# rank, uncalibrated.
+#     q_g is drawn once and stays; query g decodes labels g f .. (g + 1) f - 1 by weights of their
+#     own, f = ceil(labels / queries)
 
 MOST_QUERIES = 100
 
@@ -385,125 +378,3 @@ class MLDecoder(Head):
 
     def forward(self, features: Tensor) -> Outputs:
         return Outputs(self.classifier(self.trunk(features, self.queries)))
-
-
-class WordDecoder(Head):
-    """ML-Decoder whose queries are made of words, so that it can be asked for unseen labels.
-
-    ``words`` are vectors (K, E), one per label, such as those of a sentence encoder.
-    """
-
-    words: Tensor
-
-    def __init__(
-        self,
-        channels: int,
-        words: Tensor | Sequence[Sequence[float]],
-        *,
-        width: int = 768,
-        attention_heads: int = 8,
-        feedforward: int = 2048,
-        dropout: float = 0.1,
-    ) -> None:
-        super().__init__()
-        self.register_buffer("words", _checked_words(words))
-        self.trunk = DecoderTrunk(channels, width, attention_heads, feedforward, dropout)
-        self.ask = nn.Linear(self.words.shape[1], width)
-        self.classifier = nn.Linear(width, 1)
-        nn.init.xavier_normal_(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
-
-    def forward(self, features: Tensor) -> Outputs:
-        states = self.trunk(features, self.ask(self.words).relu())
-        return Outputs(self.classifier(states).squeeze(2))
-
-    def with_words(self, words: Tensor | Sequence[Sequence[float]]) -> "WordDecoder":
-        given = _checked_words(words)
-        if given.shape[1] != self.words.shape[1]:
-            wanted = f"the {self.words.shape[1]} numbers of those it was trained with"
-            raise ValueError(f"words must have {wanted}, got {given.shape[1]}")
-        other = deepcopy(self)
-        other.words = given.to(self.words)
-        return other
-
-    @torch.no_grad()
-    def start_at(self, logits: Tensor) -> None:
-        """Start all labels at one bias, since there is one: the mean of theirs."""
-        self.classifier.bias.fill_(logits.mean().item())
-
-
-def _checked_words(words: Tensor | Sequence[Sequence[float]]) -> Tensor:
-    given = torch.as_tensor(words, dtype=torch.float32)
-    if given.ndim != 2 or not given.numel():
-        raise ValueError(f"words must be vectors (K, E), one per label, got {tuple(given.shape)}")
-    return given
-
-
-# DualCoOp (Sun et al., NeurIPS 2022): learned words around a label's name, for and against it.
-#
-#     t+_k    = encoder(start, v+_1 .. v+_N, name of k, end), t-_k the same with v-; unit vectors
-#     s+_ik   = cos(f_i, t+_k), s-_ik = cos(f_i, t-_k)          f_i are the features of place i
-#     w_ik    = softmax over places i of 20 s+_ik
-#     logit_k = 100 sum_i w_ik (s+_ik - s-_ik)
-#
-# v+ and v- alone are learned, so that labels that were never trained on can be asked for by name
-# (``with_names``): their logits rank. The features must be those of the encoder's image tower.
-
-SHARPNESS = 20.0  # of the softmax over places
-SCALE = 100.0
-START = 0.02  # deviation of the words at the start
-
-
-class DualPrompts(Head):
-    """Two learned prompts for all labels, read by a text encoder that stays as it is.
-
-    ``names`` are the embedded tokens (n_k, W) of each label's name, the first of which starts a
-    text; ``encoder`` takes embedded texts (n, length, W) to unit vectors (n, D).
-    """
-
-    def __init__(self, encoder: nn.Module, names: Sequence[Tensor], *, context: int = 16) -> None:
-        super().__init__()
-        if context < 1:
-            raise ValueError(f"context must be at least 1, got {context}")
-        self.names = _checked(names)
-        self.encoder = encoder.requires_grad_(False)
-        width = self.names[0].shape[1]
-        self.present = nn.Parameter(START * torch.randn(context, width))
-        self.absent = nn.Parameter(START * torch.randn(context, width))
-
-    def forward(self, features: Tensor) -> Outputs:
-        places = normalize(features.flatten(2), dim=1)  # (B, D, H W)
-        present, absent = (self.text(words) @ places for words in (self.present, self.absent))
-        weights = torch.softmax(SHARPNESS * present, dim=2)
-        return Outputs(SCALE * (weights * (present - absent)).sum(dim=2))
-
-    def text(self, words: Tensor) -> Tensor:
-        """Return the vectors (K, D) of all labels with these learned words (N, W) before them."""
-        vectors: dict[int, Tensor] = {}
-        for length in {len(name) for name in self.names}:
-            alike = [number for number, name in enumerate(self.names) if len(name) == length]
-            given = torch.stack([self.names[number] for number in alike]).to(words)
-            between = words.expand(len(alike), -1, -1)
-            texts = torch.cat([given[:, :1], between, given[:, 1:]], dim=1)
-            vectors |= zip(alike, self.encoder(texts), strict=True)
-        return torch.stack([vectors[number] for number in range(len(self.names))])
-
-    def with_names(self, names: Sequence[Tensor]) -> "DualPrompts":
-        """Return a head with the same words for other labels, of these names (n_k, W)."""
-        other = DualPrompts(self.encoder, names, context=len(self.present))
-        if other.present.shape != self.present.shape:
-            wanted = f"the width {self.present.shape[1]} of those it was trained with"
-            raise ValueError(f"names must have {wanted}, got {other.present.shape[1]}")
-        other.load_state_dict(self.state_dict())
-        return other.to(self.present)
-
-
-def _checked(names: Sequence[Tensor]) -> list[Tensor]:
-    if not names or any(name.ndim != 2 or len(name) < 2 for name in names):
-        raise ValueError(
-            "names must be embedded texts (tokens, width) of two tokens or more, one per label, "
-            f"got {[tuple(name.shape) for name in names]}"
-        )
-    if len(widths := {name.shape[1] for name in names}) > 1:
-        raise ValueError(f"names must have one width, got {sorted(widths)}")
-    return [name.detach() for name in names]

@@ -6,7 +6,6 @@ from labelwise.base.lazy import imported_later
 
 if TYPE_CHECKING:
     from labelwise.models.loading import load_model
-    from labelwise.models.predictor import Model, Predictor
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
     from labelwise.models.spec import MODEL_FILE, WEIGHTS_FILE, HeadSpec, ModelSpec
@@ -16,9 +15,7 @@ __all__ = [
     "WEIGHTS_FILE",
     "DeployedModel",
     "HeadSpec",
-    "Model",
     "ModelSpec",
-    "Predictor",
     "RunFolder",
     "Scored",
     "Scorer",
@@ -31,7 +28,6 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
         __name__,
         {
             "loading": ("load_model",),
-            "predictor": ("Model", "Predictor"),
             "run_folder": ("RunFolder",),
             "scoring": ("DeployedModel", "Scored", "Scorer", "score"),
             "spec": ("MODEL_FILE", "WEIGHTS_FILE", "HeadSpec", "ModelSpec"),

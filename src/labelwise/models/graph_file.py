@@ -31,6 +31,7 @@ from labelwise.calibration.auto import link_from_spec, link_to_spec
 from labelwise.decide import Rule
 from labelwise.decide.rules import rule_from_spec, rule_to_spec
 from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.eyes.eye import OPSET
 from labelwise.links import Link
 from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.pictures import Transform
@@ -53,7 +54,6 @@ def content_of(path: str | Path) -> bytes:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 
 
-OPSET = 18  # of ONNX's operators
 INPUT = "normalised"  # what the network reads
 EMBEDDING = "embedding"  # the value by which photos are compared, where a network names one
 PIXELS: Literal["pixels"] = "pixels"

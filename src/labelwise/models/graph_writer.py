@@ -9,8 +9,9 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from labelwise import __version__
+from labelwise.eyes.eye import OPSET
 from labelwise.links import Link
-from labelwise.models.graph_file import INPUT, OPSET, PIXELS, Facts
+from labelwise.models.graph_file import INPUT, PIXELS, Facts
 from labelwise.models.graph_links import (
     Graph,
     Typed,

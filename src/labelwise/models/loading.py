@@ -8,6 +8,7 @@ is a :class:`DeployedModel`, for ``labelwise.score``.
 """
 
 import hashlib
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from labelwise.models.spec import MODEL_FILE, NOT_CALIBRATED, BackboneSpec, Head
 
 if TYPE_CHECKING:
     from labelwise.models.scoring import DeployedModel
+
+TRAINED_READER = "labelwise.learn.predictor"  # of a room above, which needs torch
 
 
 def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
@@ -36,14 +39,19 @@ def load_model(place: str | Path, device: str = "cpu") -> "DeployedModel":
             from labelwise.models.solved import opened
 
             return opened(path)
-        from labelwise.models.predictor import Predictor
-
-        return Predictor.load(path, device)
+        return _trained(path, device)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
     from labelwise.models.graph_model import OnnxModel
 
     return OnnxModel.load(path)
+
+
+def _trained(folder: Path, device: str) -> "DeployedModel":
+    """Return a network that torch computes, by the reader that the room ``learn`` has for it."""
+    reader = import_module(TRAINED_READER)
+    model: DeployedModel = reader.Predictor.load(folder, device)
+    return model
 
 
 def spec_of(place: Path) -> ModelSpec:

@@ -32,8 +32,6 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import yaml
-
 from labelwise import __version__
 from labelwise.base.files import (
     MOST_FACTS,
@@ -55,16 +53,14 @@ from labelwise.base.storage import (
     storage_at,
 )
 from labelwise.base.text import one_line_of
+from labelwise.decide.rules import far_apart
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.models.spec import MODEL_FILE, SOLVED_FILE, WEIGHTS_FILE, ModelSpec
-from labelwise.predictions import Predictions, stored_ids
 
-if TYPE_CHECKING:  # results are read without torch
-    import torch
-
+if TYPE_CHECKING:
     from labelwise.evaluation import Evaluation
-    from labelwise.models.predictor import Predictor
     from labelwise.models.scoring import DeployedModel, Scored
+    from labelwise.predictions import Predictions
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 SEEN_FILE = "seen-photos.parquet"
@@ -93,7 +89,7 @@ class HeldOut:
     the ones that did least, and figures on them are somewhat too good.
     """
 
-    predictions: Predictions
+    predictions: "Predictions"
     splits: tuple[str, ...]
     may_promise: bool
 
@@ -163,7 +159,9 @@ class RunFolder:
         if self.mirror is not None:
             self.mirror.send()
 
-    def out_of_fold(self) -> Predictions | None:
+    def out_of_fold(self) -> "Predictions | None":
+        from labelwise.predictions import Predictions
+
         return Predictions.load(self.folds_path) if self.folds_path.is_file() else None
 
     def predictions_path(self, split: str) -> Path:
@@ -171,6 +169,8 @@ class RunFolder:
 
     @property
     def settings(self) -> dict[str, Any]:
+        import yaml  # a prediction needs none
+
         try:
             values = yaml.safe_load(read_regular(self.settings_path, MOST_FACTS)[0].decode())
         except FileNotFoundError:
@@ -201,11 +201,15 @@ class RunFolder:
         cross_fitted = self.settings_path.is_file() and self.settings.get("cross_fit")
         return frozenset(("train", "val", *(("promise",) if cross_fitted else ())))
 
-    def predictions(self, split: str) -> Predictions:
+    def predictions(self, split: str) -> "Predictions":
+        from labelwise.predictions import Predictions
+
         return Predictions.load(self._there(split))
 
     def ids(self, *splits: str) -> list[str]:
         """Return the photos of the predictions of splits, one after the other, and no numbers."""
+        from labelwise.predictions import stored_ids
+
         return [photo for split in splits for photo in stored_ids(self._there(split))]
 
     @property
@@ -223,7 +227,7 @@ class RunFolder:
         """Return all photos that fitted nothing, else the best of the others; None without any."""
         if not (names := self.held_out_splits):
             return None
-        rows = reduce(Predictions.joined, map(self.predictions, names))
+        rows = reduce(lambda one, other: one.joined(other), map(self.predictions, names))
         return HeldOut(rows, names, names[0] not in self.fitted_splits)
 
     @property
@@ -241,10 +245,12 @@ class RunFolder:
 
     def size_note(self, chosen: float) -> str:
         """Say that photos got far more or fewer labels than those of the test have, "" if not."""
-        from labelwise.evaluation.evaluation import far_apart
-
-        sets = self.evaluation.sets if self.evaluation_path.is_file() else None
-        true = None if sets is None else sets.true_size
+        try:  # read as it is: its own class takes as long to import as a photo to answer for
+            sets = json.loads(read_regular(self.evaluation_path, MOST_FACTS)[0])["sets"]
+            all_known = sum(sets["true_sizes"]) == sum(sets["sizes"])
+            true = float(sets["mean_true_size"]) if all_known else None
+        except (OSError, LookupError, TypeError, ValueError, RecursionError):
+            return ""
         if true is None or not far_apart(chosen, true):
             return ""
         return (
@@ -272,12 +278,6 @@ class RunFolder:
         from labelwise.models.loading import load_model
 
         return load_model(self.path, device)
-
-    def predictor(self, device: "torch.device | str" = "cpu") -> "Predictor":
-        """Return the model as a network of torch."""
-        from labelwise.models.predictor import Predictor
-
-        return Predictor.load(self.path, device)
 
     def predict(self, pictures: Any, **options: Any) -> "Scored":
         if isinstance(pictures, str | Path) and Path(pictures).is_dir():

@@ -29,7 +29,7 @@ from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # models of onnxruntime do without torch
-    from labelwise.pictures.loading import Decode, PictureReader
+    from labelwise.pictures.batches import Decode, PictureReader
 
 
 @contextmanager
@@ -103,6 +103,16 @@ class Embedder(Protocol):
 
     def embed(self, inputs: Any) -> tuple[Any, Any]:
         """Return logits (N, K) and pooled features of the backbone (N, D), float32."""
+
+
+@runtime_checkable
+class TorchScorer(Protocol):
+    """A scorer that takes tensors, and reads images in its own way, perhaps for a GPU."""
+
+    def inferred(
+        self, network: Callable[[Any], tuple[Any, ...]], images: ImageSource, /, **how: Any
+    ) -> Generator[Any]:
+        """Yield what a network makes of images, batch by batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,13 +257,9 @@ def inferred(
     The network takes and returns tensors where the scorer is torch's, else arrays. A batch has
     ``rows``, ``values`` (one row for each of them) and ``failures``.
     """
-    device = getattr(scorer, "device", None)
-    if device is not None:
-        from labelwise.models.inference import infer
-
-        how: dict[str, Any] = {"device": device, "decode": decode, "reader": reader}
-        how |= {"rows": rows, "batch_size": batch_size, "workers": workers}
-        return infer(network, images, scorer.transform, **how)
+    if isinstance(scorer, TorchScorer):
+        how: dict[str, Any] = {"rows": rows, "batch_size": batch_size, "workers": workers}
+        return scorer.inferred(network, images, decode=decode, reader=reader, **how)
     if decode == "cuda":
         raise ValueError("decode=cuda needs a model on a CUDA device; this one is on the cpu")
     some = mapped(network, images, scorer.transform, rows=rows, threads=workers)

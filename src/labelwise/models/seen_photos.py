@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,22 +26,27 @@ from labelwise.base.text import counted, one_line_of
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import SEEN_FILE, RunFolder
 from labelwise.pictures import ImageSource
-from labelwise.pictures.duplicates import NEAR, WIDTH, fingerprint, near_any
+from labelwise.pictures.copies import ROWS_AT_ONCE, alike_by_looks, copied_pairs, reader
+from labelwise.pictures.duplicates import WIDTH, fingerprint
+from labelwise.pictures.sources import JoinedImages
+from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable, load
 
-# How many held-out photos of a run look like one that it was trained on.
+# Which held-out photos of a run are copies of one that it was trained on.
 #
-#     predictions/near-copies.json   in the folder of a run: of each held-out split, how many
-#                                    photos look like a training photo, and how many it has
+#     predictions/near-copies.json   in the folder of a run: of each held-out split how many photos
+#                                    are copies of a training photo, of how many, and which pairs
 #
-# Near-duplicates are found by :mod:`labelwise.pictures.duplicates`, from the pixels that the model
-# saw. On stored features two photos are near-duplicates if their features, less the mean of the
-# training photos, have a cosine of at least NEAR_FEATURES. A sketch (sums with signs) has the
+# Photos that look alike, by features or from afar, are laid on each other
+# (:mod:`labelwise.pictures.copies`). Stored features without photos are copies if, less the mean of
+# the training photos, their cosine is at least NEAR_FEATURES. A sketch (sums with signs) has the
 # cosine of the features but for about (1 - cosine^2) / sqrt(SKETCH).
 
 NEAR_FEATURES = 0.95
 SKETCH = 128
 FEWEST_FEATURES = 64  # with few, different photos have almost the same ones by chance
+SHOWN = 3  # pairs in a sentence
+Propose = Callable[[NDArray[np.float32], int | None], NDArray[np.int64]]
 
 
 def sketch_of(features: A) -> A:
@@ -50,15 +56,50 @@ def sketch_of(features: A) -> A:
     return sketch
 
 
+class Copy(NamedTuple):
+    """A held-out photo, the training photo that it is a copy of, and the evidence of that."""
+
+    photo: str
+    of: str
+    evidence: float
+
+
+class SplitCopies(NamedTuple):
+    """How many photos of a split copy a training photo, of how many; pairs, surest first."""
+
+    copies: int
+    photos: int
+    pairs: tuple[Copy, ...] = ()
+
+
 @dataclass(frozen=True)
 class HeldOutCopies:
-    """Of each held-out split, how many photos look like a training photo, and how many it has."""
+    """The copies in each held-out split."""
 
-    splits: Mapping[str, tuple[int, int]]
+    splits: Mapping[str, SplitCopies]
 
     @classmethod
-    def among(cls, looks: Mapping[str, NDArray[np.float32]]) -> "HeldOutCopies":
-        return cls(_near(looks, NEAR))
+    def among(
+        cls,
+        tables: Mapping[str, LabelTable],
+        vectors: Mapping[str, NDArray[np.float32]],
+        propose: Propose = alike_by_looks,
+    ) -> "HeldOutCopies":
+        """Compare the photos of every other split with those of train that ``propose`` pairs."""
+        train, splits = tables["train"], {}
+        begins = len(train)
+        for name in tables.keys() - {"train"}:
+            table = tables[name]
+            both = JoinedImages([train.images, table.images])
+            alike = propose(np.concatenate([vectors["train"], vectors[name]]), begins)
+            rows, evidence = copied_pairs(alike, reader(both))
+            pairs = [
+                Copy(table.ids[row - begins], train.ids[of], round(float(told), 2))
+                for (of, row), told in zip(rows.tolist(), evidence, strict=True)
+            ]
+            surest = tuple(sorted(pairs, key=lambda pair: -pair.evidence))
+            splits[name] = SplitCopies(len(np.unique(rows[:, 1])), len(table), surest)
+        return cls({name: splits[name] for name in tables if name in splits})
 
     @classmethod
     def among_features(cls, sketches: Mapping[str, NDArray[np.float32]]) -> "HeldOutCopies":
@@ -69,14 +110,29 @@ class HeldOutCopies:
             moved = own - middle
             lengths = np.linalg.norm(moved, axis=1, keepdims=True)
             units[name] = (moved / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-        return cls(_near(units, NEAR_FEATURES))
+        train = units.pop("train")
+        splits = {}
+        for name, own in units.items():
+            blocks = (
+                own[at : at + ROWS_AT_ONCE] @ train.T for at in range(0, len(own), ROWS_AT_ONCE)
+            )
+            near = sum(int((block.max(1) >= NEAR_FEATURES).sum()) for block in blocks)
+            splits[name] = SplitCopies(near, len(own))
+        return cls(splits)
 
     @classmethod
     def of_run(cls, folder: Path) -> "HeldOutCopies":
         path = _file(folder)
         try:
             stated = json.loads(read_regular(path, MOST_FACTS)[0])
-            splits = {str(name): (int(some), int(all_)) for name, (some, all_) in stated.items()}
+            splits = {
+                str(name): SplitCopies(
+                    int(some),
+                    int(all_),
+                    tuple(Copy(str(a), str(b), float(c)) for a, b, c in chain(*pairs)),
+                )
+                for name, (some, all_, *pairs) in stated.items()
+            }
         except FileNotFoundError:
             return cls({})
         except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -88,26 +144,26 @@ class HeldOutCopies:
             with replacing(_file(folder)) as temporary:
                 temporary.write_text(json.dumps(self.splits) + "\n", encoding="utf-8")
 
+    def rows_of(self, predictions: Predictions) -> NDArray[np.bool_]:
+        """Return which photos (N,) of some predictions are copies of a training photo."""
+        split = self.splits.get(predictions.split or "", SplitCopies(0, 0))
+        photos = {pair.photo for pair in split.pairs}
+        return np.array([name in photos for name in predictions.ids], np.bool_)
+
     def sentence(self) -> str:
         """Return that in words, and the way out; empty where there are none."""
-        seen = {name: counts for name, counts in self.splits.items() if counts[0]}
-        if not (copies := sum(some for some, _ in seen.values())):
+        seen = {name: split for name, split in self.splits.items() if split.copies}
+        if not (copies := sum(split.copies for split in seen.values())):
             return ""
-        parts = ", ".join(f"{some:,} of {all_:,} in {name}" for name, (some, all_) in seen.items())
-        look = "looks" if copies == 1 else "look"
+        parts = ", ".join(f"{s.copies:,} of {s.photos:,} in {name}" for name, s in seen.items())
+        pairs = [pair for split in seen.values() for pair in split.pairs][:SHOWN]
+        which = "; ".join(f"{pair.photo} is a copy of {pair.of}" for pair in pairs)
+        look = "is a copy" if copies == 1 else "are copies"
         return (
-            f"{counted(copies, 'held-out photo')} {look} like a training photo ({parts}): near "
-            "copies make figures and promises too good. `labelwise data group` writes them "
-            "as groups, which `labelwise data split` keeps in one split."
+            f"{counted(copies, 'held-out photo')} {look} of a training photo ({parts}): figures "
+            "and promises are too good. `labelwise data split` keeps copies in one split."
+            + (f" First: {which}." if which else "")
         )
-
-
-def _near(vectors: Mapping[str, NDArray[np.float32]], least: float) -> dict[str, tuple[int, int]]:
-    return {
-        name: (int(near_any(own, vectors["train"], least).sum()), len(own))
-        for name, own in vectors.items()
-        if name != "train"
-    }
 
 
 def _file(folder: Path) -> Path:
@@ -199,22 +255,10 @@ def seen_held_out(folder: Path, ids: Sequence[str], watch: Watch | None = None) 
 def _compared(
     folder: Path, photos: Callable[[], ImageSource], count: int, watch: Watch
 ) -> SeenPhotos:
-    run = RunFolder(folder)
     known = _kept(folder / SEEN_FILE)
     try:
         if known is None:
-            table = own_table(run)
-            apart = [name for name in NEVER_SEEN if name in {*run.splits} - run.fitted_splits]
-            held_out = {photo for name in apart for photo in run.predictions(name).ids}
-            fitted = np.array([name not in held_out for name in table.ids], np.bool_)
-            if table.split is not None:
-                fitted &= table.split != "test"
-            own = table.images.subset(np.flatnonzero(fitted))
-            if own.blocks is not None:
-                raise DataError(
-                    f"its photos, in {run.data}, are streamed and would have to be fetched"
-                )
-            known = _marks_of(own, watch, "reading the photos of the run")
+            known = _marks_of(_fitted_photos(folder), watch, "reading the photos of the run")
             _keep(folder / SEEN_FILE, known)
         compared = photos()
     except (LabelwiseError, LookupError) as error:
@@ -222,7 +266,31 @@ def _compared(
         return SeenPhotos(none, none, one_line_of(error))
     new, seen = _marks_of(compared, watch, "comparing photos"), set(known.hashes)
     rows = np.array([digest is not None and digest in seen for digest in new.hashes], np.bool_)
-    return SeenPhotos(rows, near_any(new.looks, known.looks, NEAR) & ~rows)
+    begins, near = len(known.hashes), np.zeros(count, np.bool_)
+    pairs = alike_by_looks(np.concatenate([known.looks, new.looks]), begins)
+    pairs = pairs[~rows[pairs[:, 1] - begins]]
+    if len(pairs):
+        with suppress(LabelwiseError, LookupError):  # where they are gone, the look has to do
+            fitted = _fitted_photos(folder)
+            if len(fitted) == begins:
+                pairs = copied_pairs(pairs, reader(JoinedImages([fitted, compared])))[0]
+    near[pairs[:, 1] - begins] = True
+    return SeenPhotos(rows, near)
+
+
+def _fitted_photos(folder: Path) -> ImageSource:
+    """Return the photos that a run was fitted on."""
+    run = RunFolder(folder)
+    table = own_table(run)
+    apart = [name for name in NEVER_SEEN if name in {*run.splits} - run.fitted_splits]
+    held_out = {photo for name in apart for photo in run.predictions(name).ids}
+    fitted = np.array([name not in held_out for name in table.ids], np.bool_)
+    if table.split is not None:
+        fitted &= table.split != "test"
+    photos = table.images.subset(np.flatnonzero(fitted))
+    if photos.blocks is not None:
+        raise DataError(f"its photos, in {run.data}, are streamed and would have to be fetched")
+    return photos
 
 
 class _Marks(NamedTuple):

@@ -23,14 +23,13 @@ from labelwise import __version__
 from labelwise.base.files import MOST_FACTS, read_regular, replacing, summed, without_sum
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.text import one_line, one_line_of
-from labelwise.decide import Promise, Rule
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.decide import Rule
+from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.pictures import Transform
 from labelwise.taxonomy import AttributeColumns, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
-if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
-    from labelwise.learn.heads import Head
+if TYPE_CHECKING:
     from labelwise.links import Link
 
 
@@ -69,14 +68,6 @@ class HeadSpec:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    def make(self, channels: int, num_labels: int) -> "Head":
-        from labelwise.learn.methods import find_head
-
-        try:
-            return find_head(self.name)(channels, num_labels, **self.options)
-        except TypeError as error:
-            raise SettingsError(f"head {self.name!r}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -243,6 +234,8 @@ def require_fit(
     except LabelwiseError as error:
         raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
     for promise in promises:
+        from labelwise.decide import Promise
+
         try:
             Promise.from_spec(promise)
         except LabelwiseError as error:

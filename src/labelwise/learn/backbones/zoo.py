@@ -1,10 +1,10 @@
 """A backbone by its name: the only place where a backbone's name becomes a network.
 
 ``small-cnn``, ``resnet18-32``, ``densenet40-12``, ``densenet40-40`` and ``vgg16-32`` are made
-here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers, ``cvt-13``, ``cvt-21`` and
-``cvt-w24`` are CvTs, which timm lacks; ``torchvision/NAME`` is looked up in torchvision, every
-other name in timm; ``identity`` stands for stored features, and ``tower/...`` is the image half of
-a text-image model (:mod:`labelwise.learn.backbones.transformers`).
+here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers; ``torchvision/NAME`` is
+looked up in torchvision, every other name in timm; ``identity`` stands for stored features, and
+``tower/...`` is the image half of a text-image model
+(:mod:`labelwise.learn.backbones.transformers`).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d, relu
 
 from labelwise.errors import SettingsError
 from labelwise.learn.backbones.base import Backbone, Identity, he_init
-from labelwise.learn.backbones.transformers import CVT, TOWER, CvT, ImageTower, TowerShape
+from labelwise.learn.backbones.transformers import TOWER, ImageTower, TowerShape
 from labelwise.learn.backbones.weights import PRETRAINED, fetch_url, load_state
 from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, BandScale, Transform
 from labelwise.types import nearest
@@ -299,11 +299,6 @@ def _create(
             f"the tower {shape.name} gets its weights from the folder of its model; name that "
             "folder: `labelwise train PHOTOS --words WORDS --model FOLDER`"
         )
-    elif name in CVT:
-        build = partial(CvT, name, image_size, in_chans)
-        unpublished = (
-            f"the published weights of {name!r} are in no hub; fetch their file and give its path"
-        )
     elif name == VGG16_DENSE:
         return VGG16Dense(weights, image_size)
     elif name.startswith("torchvision/"):
@@ -334,5 +329,5 @@ def backbone_names() -> list[str]:
 
     from labelwise.learn.backbones.torchvision_models import torchvision_names
 
-    ours = ["identity", *SMALL_BACKBONES, VGG16_DENSE, *CVT]
+    ours = ["identity", *SMALL_BACKBONES, VGG16_DENSE]
     return [*ours, *torchvision_names(), *timm.list_models()]

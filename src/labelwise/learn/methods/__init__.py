@@ -13,6 +13,7 @@ from labelwise.errors import SettingsError
 from labelwise.learn.heads import BoostHead, Head, LinearHead, MLDecoder, QueryDecoder, TwoHead
 from labelwise.learn.methods.catalogue import METHODS, READINGS, Method
 from labelwise.learn.objectives import Objective
+from labelwise.models.spec import HeadSpec
 from labelwise.types import DatasetFacts, nearest
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "find_method",
     "link_from_spec",
     "link_to_spec",
+    "make_head",
     "make_objective",
     "rule_from_spec",
     "rule_to_spec",
@@ -67,6 +69,14 @@ def find_head(name: str) -> Callable[..., Head]:
     if name not in HEADS:
         raise SettingsError(f"unknown head {name!r}{nearest(name, HEADS)}")
     return HEADS[name]
+
+
+def make_head(spec: HeadSpec, channels: int, num_labels: int) -> Head:
+    """Return a new head for features of so many channels."""
+    try:
+        return find_head(spec.name)(channels, num_labels, **spec.options)
+    except TypeError as error:
+        raise SettingsError(f"head {spec.name!r}: {error}") from None
 
 
 def make_objective(name: str, facts: DatasetFacts, **options: Any) -> Objective:

@@ -1,6 +1,6 @@
 """Predictor: a model with the link and the rule of its answers, saved to a folder and read back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,8 @@ from labelwise.eyes import BUILT_IN
 from labelwise.learn.backbones import Backbone, create_backbone
 from labelwise.learn.backbones.weights import load_eye
 from labelwise.learn.heads import Head, LinearHead
-from labelwise.learn.methods import link_to_spec, rule_to_spec
+from labelwise.learn.inference import Inferred, Network, infer
+from labelwise.learn.methods import link_to_spec, make_head, rule_to_spec
 from labelwise.links import Link
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import Scored, predict, scored
@@ -50,11 +51,11 @@ from labelwise.types import LabelSpace, Outputs
 
 TOLERANCE = 1e-4  # of the largest output
 
-Network = TypeVar("Network", bound=nn.Module)
+Module = TypeVar("Module", bound=nn.Module)
 Pair = tuple[nn.Conv2d, nn.BatchNorm2d]
 
 
-def fused(network: Network, example: Tensor) -> Network:
+def fused(network: Module, example: Tensor) -> Module:
     """Return a copy of a network in evaluation without batch normalisation behind convolutions."""
     if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
         return network
@@ -230,6 +231,10 @@ class Predictor:
         with torch.inference_mode():
             return torch.as_tensor(self.model(self._inputs(inputs)).logits.float())
 
+    def inferred(self, network: Network, images: ImageSource, /, **how: Any) -> Generator[Inferred]:
+        """Yield what a network makes of images, batch by batch, on the device of the model."""
+        return infer(network, images, self.transform, device=self.device, **how)
+
     def _inputs(self, inputs: Tensor) -> Tensor:
         if self.model.training:  # walking through a network's modules takes milliseconds
             self.model.eval()
@@ -309,7 +314,7 @@ class Predictor:
             bands=spec.transform.band_scale,
         )
         backbone.transform, backbone.pooling = spec.transform, spec.backbone.pooling
-        head = spec.head.make(backbone.channels, len(spec.space))
+        head = make_head(spec.head, backbone.channels, len(spec.space))
         return Predictor(
             Model(backbone, head, mirrored=spec.mirrored, crops=spec.crops).eval(),
             spec.head,

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.batches import read_ahead
+from labelwise.pictures.batches import Decode, Inputs, PictureReader, read_ahead
 from labelwise.pictures.inputs import Failure
-from labelwise.pictures.loading import Decode, Inputs, PictureReader
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.pictures.transform import Transform
 
