@@ -1,20 +1,20 @@
 """How often the verdict is true: its range of words, its test of probabilities, its one cause.
 
-    python benchmarks/verdict_worlds.py range|trust|advice [--draws 1000]
+    python benchmarks/verdict_worlds.py range|trust|advice [--draws 1000] [--jobs 15] [-o FILE]
 
 Worlds have exact probabilities by construction: photo i and label k have
 
     logit_ik = a_k + b_k e_ik,   e_ik = sqrt(.2) g_i + sqrt(.8) h_ik,   y_ik ~ Bernoulli
 
 with normal g, h, a_k from the prevalence and b_k from the skill of the world. The true skill is
-that of 200,000 photos. Results are added to results/verdict_worlds.json.
+that of 200,000 photos. Results are added to FILE.
 """
 
 import argparse
 import json
-import time
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
+from multiprocessing import Pool
 from pathlib import Path
 
 import numpy as np
@@ -81,45 +81,41 @@ class World:
         return probs, rng.random(probs.shape) < probs
 
 
-def worlds(skills: tuple[float, ...] = SKILLS) -> Iterator[World]:
-    for mix in MIXES:
-        for skill in skills:
-            yield World(mix, skill)
+@cache
+def world_of(mix: str, skill: float) -> World:
+    return World(mix, skill)
 
 
-def measure_range(draws: int) -> list[dict]:
-    made, rows = list(worlds()), []
-    for size in SIZES:
-        rng, begun = np.random.default_rng(size), time.process_time()
-        each = max(1, round(draws / len(SKILLS)) if size < 1000 else round(draws / 20))
-        for mix in MIXES:
-            cells = []
-            for world in (world for world in made if world.mix == mix):
-                true = int(np.digitize(world.skill, LINES))
-                held = []
-                for _ in range(each):
-                    probs, labels = world.test(rng, size)
-                    low, high = skill_range(probs, Known(labels, None), probs >= CUT)
-                    first, last = (0, 4) if low is None else np.digitize((low, high), LINES)
-                    held.append((first <= true <= last, last - first + 1, low is None))
-                cells.append(np.array(held, float))
-            every = np.concatenate(cells)
-            some = every[every[:, 2] == 0]  # a test without any label tells nothing: five words
-            rows.append(
-                {
-                    "photos": size,
-                    "labels": mix,
-                    "draws": len(every),
-                    "holds": round(every[:, 0].mean(), 4),
-                    "worst world": round(min(cell[:, 0].mean() for cell in cells), 4),
-                    "no label": round(every[:, 2].mean(), 3),
-                    "words": round(some[:, 1].mean(), 2),
-                    "one word": round((some[:, 1] == 1).mean(), 3),
-                    "cannot tell": round((some[:, 1] == 5).mean(), 3),
-                }
-            )
-            print(rows[-1], f"{time.process_time() - begun:.0f} s", flush=True)
-    return rows
+def range_cell(cell: tuple[str, int, int]) -> dict:
+    """Return how often the range of a mix and a size holds the true word."""
+    mix, size, draws = cell
+    rng, by_world = np.random.default_rng(size), []
+    for skill in SKILLS:
+        world, held = world_of(mix, skill), []
+        true = int(np.digitize(world.skill, LINES))
+        for _ in range(-(-draws // len(SKILLS))):
+            probs, labels = world.test(rng, size)
+            low, high = skill_range(probs, Known(labels, None), probs >= CUT)
+            first, last = (0, 4) if low is None else np.digitize((low, high), LINES)
+            held.append((first <= true <= last, last - first + 1, low is None))
+        by_world.append(np.array(held, float))
+    every = np.concatenate(by_world)
+    some = every[every[:, 2] == 0]  # a test without any label tells nothing: five words
+    return {
+        "photos": size,
+        "labels": mix,
+        "draws": len(every),
+        "holds": round(every[:, 0].mean(), 4),
+        "worst world": round(min(cell[:, 0].mean() for cell in by_world), 4),
+        "no label": round(every[:, 2].mean(), 3),
+        "words": round(some[:, 1].mean(), 2),
+        "one word": round((some[:, 1] == 1).mean(), 3),
+        "cannot tell": round((some[:, 1] == 5).mean(), 3),
+    }
+
+
+def range_cells(draws: int) -> list[tuple]:
+    return [(mix, size, draws) for size in reversed(SIZES) for mix in MIXES]
 
 
 BENT = {
@@ -132,42 +128,45 @@ BENT = {
 }
 
 
-def measure_trust(draws: int) -> list[dict]:
-    made, rows = list(worlds((0.2, 0.52, 0.82))), []
-    each = -(-draws // 3)
-    for size in (12, 50, 200, 1000):
-        for what, bend in BENT.items():
-            rng, found = np.random.default_rng(size + 1), {mix: [] for mix in MIXES}
-            for world in made:
-                for _ in range(each if what.startswith("exact") else each // 3):
-                    probs = expit(world.a + world.b * latent(rng, size))
-                    uniform = rng.random(probs.shape)
-                    if "depend" in what:
-                        both = rng.standard_normal((size, 1)) + rng.standard_normal((size, K))
-                        uniform = ndtr(np.sqrt(0.5) * both)
-                    bent = expit(bend(logit(probs.clip(1e-9, 1 - 1e-9))))
-                    trust = trust_of(bent, uniform < probs, None, None)
-                    true = float(np.abs(bent - probs).mean())
-                    held = trust.low <= true <= trust.high
-                    found[world.mix].append((trust.wrong, true, trust.size, trust.shown, held))
-            every = np.concatenate([np.array(cells, float) for cells in found.values()])
-            clear = every[:, 1] > every[:, 3]
-            rows.append(
-                {
-                    "photos": size,
-                    "probabilities": what,
-                    "draws": len(every),
-                    "called wrong": round(every[:, 0].mean(), 4),
-                    "worst mix": round(max(np.mean([r[0] for r in v]) for v in found.values()), 4),
-                    "true size": round(100 * every[:, 1].mean(), 2),
-                    "told size": round(100 * every[:, 2].mean(), 2),
-                    "interval holds": round(every[:, 4].mean(), 3),
-                    "would show above": round(100 * every[:, 3].mean(), 2),
-                    "found above it": round(every[clear, 0].mean(), 3) if clear.any() else None,
-                }
-            )
-            print(rows[-1], flush=True)
-    return rows
+def trust_cell(cell: tuple[int, str, str, int]) -> dict:
+    """Return what is said of probabilities of one kind, in three worlds of a mix."""
+    size, what, mix, draws = cell
+    rng, rows = np.random.default_rng([size, *what.encode(), *mix.encode()]), []
+    for world in (world_of(mix, skill) for skill in (0.2, 0.52, 0.82)):
+        for _ in range(-(-draws // 3)):
+            probs = expit(world.a + world.b * latent(rng, size))
+            uniform = rng.random(probs.shape)
+            if "depend" in what:
+                both = rng.standard_normal((size, 1)) + rng.standard_normal((size, K))
+                uniform = ndtr(np.sqrt(0.5) * both)
+            bent = expit(BENT[what](logit(probs.clip(1e-9, 1 - 1e-9))))
+            trust = trust_of(bent, uniform < probs, None, None)
+            true = float(np.abs(bent - probs).mean())
+            held = trust.low <= true <= trust.high
+            rows.append((trust.wrong, true, trust.size, trust.shown, held))
+    every = np.array(rows, float)
+    clear = every[:, 1] > every[:, 3]
+    return {
+        "photos": size,
+        "probabilities": what,
+        "labels": mix,
+        "draws": len(every),
+        "called wrong": round(every[:, 0].mean(), 4),
+        "true size": round(100 * every[:, 1].mean(), 2),
+        "told size": round(100 * every[:, 2].mean(), 2),
+        "interval holds": round(every[:, 4].mean(), 3),
+        "would show above": round(100 * every[:, 3].mean(), 2),
+        "found above it": round(every[clear, 0].mean(), 3) if clear.any() else None,
+    }
+
+
+def trust_cells(draws: int) -> list[tuple]:
+    return [
+        (size, what, mix, draws if what.startswith("exact") else draws // 3)
+        for size in (1000, 200, 50, 12)
+        for what in BENT
+        for mix in MIXES
+    ]
 
 
 FEATURES, LABELLED, TESTED = 24, 500, 400
@@ -256,27 +255,33 @@ def cause_told(cause: str, strength: float, rng: np.random.Generator) -> str:
     return "nothing" if found is None else found.kind
 
 
-def measure_advice(draws: int) -> list[dict]:
-    rows = []
-    for strength in (6.0, 3.0):
-        for number, cause in enumerate(CAUSES):
-            begun = time.process_time()
-            told = Counter(
-                cause_told(cause, strength, np.random.default_rng([7, draw, number]))
-                for draw in range(draws)
-            )
-            rows.append({"strength": strength, "built in": cause, "draws": draws})
-            rows[-1] |= {"told": round(told[cause] / draws, 3), "all": dict(told.most_common())}
-            print(rows[-1], f"{time.process_time() - begun:.0f} s", flush=True)
-    return rows
+def advice_cell(cell: tuple[float, int, str, int]) -> dict:
+    """Return which cause is told where one was built in."""
+    strength, number, cause, draws = cell
+    told = Counter(
+        cause_told(cause, strength, np.random.default_rng([7, draw, number]))
+        for draw in range(draws)
+    )
+    row = {"strength": strength, "built in": cause, "draws": draws}
+    return row | {"told": round(told[cause] / draws, 3), "all": dict(told.most_common())}
+
+
+def advice_cells(draws: int) -> list[tuple]:
+    return [(s, number, cause, draws) for s in (6.0, 3.0) for number, cause in enumerate(CAUSES)]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=("range", "trust", "advice"))
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-o", "--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
-    rows = globals()[f"measure_{asked.part}"](asked.draws)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    cells, rows = globals()[f"{asked.part}_cells"](asked.draws), []
+    with Pool(asked.jobs) as pool:
+        for row in pool.imap(globals()[f"{asked.part}_cell"], cells, chunksize=1):
+            rows.append(row)
+            print(row, flush=True)
+    known = json.loads(asked.out.read_text()) if asked.out.exists() else {}
     known[asked.part] = rows
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    asked.out.write_text(json.dumps(known, indent=1) + "\n")

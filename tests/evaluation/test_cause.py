@@ -43,6 +43,7 @@ def photos(shift=0.0):
         (KNOWN, trust(slope=0.6), {}, "calibration"),
         (KNOWN, trust(came=2.0), {}, "missing in training"),
         (KNOWN, trust(slope=0.9), {}, None),
+        (KNOWN, trust(slope=0.6, came=2.0), {"wrong": 0.09}, "wrong labels"),
         (KNOWN, EXACT, {"rows": out_of_fold()}, None),
         (KNOWN, EXACT, {"rows": out_of_fold(missing=0.4)}, "missing labels"),
         (KNOWN, EXACT, {"rows": out_of_fold(missing=0.1, invented=0.03)}, "wrong labels"),

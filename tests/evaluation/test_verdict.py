@@ -1,5 +1,6 @@
 """Verdicts in words, sizes of sets. Oracles: counts by hand, scores made good or useless."""
 
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from labelwise.base.groups import Groups
 from labelwise.decide import Threshold
+from labelwise.errors import LabelwiseError
 from labelwise.evaluation import evaluate
 from labelwise.evaluation.calibration import Known
 from labelwise.evaluation.evaluation import far_apart
@@ -17,6 +19,7 @@ from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.report.page import decisions
+from labelwise.report.runs import write_folder
 
 NAMES = ("dog", "cat", "boat")
 
@@ -160,6 +163,55 @@ def test_untested_labels_are_named_and_counted():
     said = verdict(replace(evaluation, judgement=judgement))
     assert said.untested == "No test photo shows 1 of 3 labels, which cannot be judged: boat."
     assert said.untested in str(said)
+
+
+def test_the_verdict_is_also_given_without_copies():
+    """Oracle: the table that never had them, and what is said where nothing else is there."""
+    table, copies = small_table(60), np.arange(60) < 20
+    whole = evaluate(table, Sigmoid(), Threshold(0.5), query_length=0, copies=copies)
+    rest = evaluate(table.take(np.arange(20, 60)), Sigmoid(), Threshold(0.5), query_length=0)
+    judged = whole.judgement
+    assert judged.copies == 20
+    assert (judged.low_without, judged.high_without) == (rest.judgement.low, rest.judgement.high)
+    said = verdict(whole).without
+    assert said == f"Without the 20 copies of training photos: {verdict(rest).short}."
+    assert said in str(verdict(whole))
+    every = evaluate(table, Sigmoid(), Threshold(0.5), query_length=0, copies=copies | True)
+    assert "Every test photo is a copy of a training photo" in str(verdict(every))
+
+
+def test_figures_and_report_are_written_together_or_not_at_all(tmp_path):
+    """The real limit of the system on a file's size lets the figures pass, and not the page."""
+    resource = pytest.importorskip("resource")
+    before = evaluate(small_table(30), Sigmoid(), Threshold(0.5), query_length=0)
+    write_folder(before, tmp_path, title="before")
+    sizes = [(tmp_path / name).stat().st_size for name in ("evaluation.json", "report.html")]
+    assert sizes[0] < sizes[1]
+    old = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
+    after = evaluate(small_table(31), Sigmoid(), Threshold(0.5), query_length=0)
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sum(sizes) // 2, limits[1]))
+    try:
+        with pytest.raises(LabelwiseError):
+            write_folder(after, tmp_path, title="after")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.*")} == old
+    assert not list(tmp_path.glob(".*"))
+    write_folder(after, tmp_path, title="after")
+    assert (tmp_path / "evaluation.json").read_bytes() != old[tmp_path / "evaluation.json"]
+
+
+def small_table(rows):
+    rng = np.random.default_rng(7)
+    logits = rng.normal(-1, 2, (rows, 3))
+    labels = rng.random((rows, 3)) < 1 / (1 + np.exp(-logits))
+    shown = torch.from_numpy(logits).float(), torch.from_numpy(labels).float()
+    groups = [f"g{row // 2}" for row in range(rows)]
+    ids = [str(row) for row in range(rows)]
+    return Predictions(ids, *shown, None, NAMES, "test", Sigmoid(), groups)
 
 
 def drawn(rows, seed, slope=1.0):

@@ -36,6 +36,8 @@ def test_golden(case):
     filled = expected["nonempty"]
     np.testing.assert_allclose(found.confidence[filled], expected["conf"], rtol=1e-12)
     np.testing.assert_allclose(found.accuracy[filled], expected["acc"], rtol=1e-12)
+    gaps = np.array(expected["acc"]) - expected["conf"]  # above 0: more came than was said
+    np.testing.assert_allclose(found.gaps()[filled], gaps, atol=1e-12)
 
 
 @QUICK

@@ -28,6 +28,8 @@ def test_too_sure_probabilities_are_noticed_and_the_alarm_stays():
     certain = shift.calibration_alarm("dog", [0.0, 1.0] * 50, [True, False] * 50)
     assert certain.raised
     assert np.isfinite(certain.evidence)
+    many = shift.calibration_alarm("dog", probs, bad, labels=40)  # 5 % for all labels together
+    assert (alarm.threshold, many.threshold) == (20, 800)
 
 
 def test_evidence_is_the_sum_over_start_times():

@@ -26,7 +26,7 @@ from labelwise.report.runs import NOT_IN_TABLE, subgroups_of
 
 def dossier_of(*words, out):
     """Return what is in the dossier that a command writes."""
-    must_run("dossier", *words, "-o", out)
+    must_run("report", "--format", "dossier", *words, "-o", out)
     return json.loads((out / "dossier.json").read_text())
 
 
@@ -129,7 +129,7 @@ def test_figures_of_photos_that_the_model_was_fitted_on_are_said_to_be_too_good(
     assert sentence not in " ".join(written[1][ANNEX_IV["risks"]])
     shutil.copytree(folder, tmp_path / "run")
     (tmp_path / "run" / "predictions" / "test.parquet").unlink()
-    said = refused("dossier", tmp_path / "run", "-o", tmp_path / "out")
+    said = refused("report", "--format", "dossier", tmp_path / "run", "-o", tmp_path / "out")
     assert said.endswith("has no test split; choose another of its splits (val) with --split")
     record = dossier_of(tmp_path / "run", "--split", "val", out=tmp_path / "out")
     assert record[ANNEX_IV["risks"]][0] == f"All figures are of val, {sentence}"
@@ -147,7 +147,9 @@ def test_figures_of_photos_that_the_model_was_fitted_on_are_said_to_be_too_good(
 def test_bad_input_is_one_sentence(folder, tmp_path, options, sentence):
     (folder / "other.csv").write_text("id,sex\nnobody,f\n")
     words = [folder / word if word.endswith(".csv") else word for word in options]
-    assert sentence in refused("dossier", folder, "-o", tmp_path / "x", *words)
+    assert sentence in refused(
+        "report", "--format", "dossier", folder, "-o", tmp_path / "x", *words
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from labelwise.evaluation import evaluate
 from labelwise.links import Sigmoid
 from labelwise.pictures import ArrayImages, FileImages
 from labelwise.report import choose_examples
-from labelwise.report.examples import picture_address
+from labelwise.report.examples import copy_examples, example_section, picture_address
 from labelwise.report.explain import attended, overlay
 from labelwise.report.page import page
 from labelwise.tables import scenes
@@ -96,6 +96,23 @@ def test_pictures_are_found_by_id_and_tiny_ones_are_exact(predictions):
         assert example.tiny
         seen = np.asarray(decoded(example.picture))
         assert np.array_equal(seen, pixels[ids.index(example.id)])
+
+
+def test_copies_are_shown_beside_their_training_photos_and_lost_ones_are_left_out():
+    # Oracle: the pixels of the two photos that a pair names.
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 12, 10, 3), dtype=np.uint8)
+    images = ArrayImages(pixels, ["a", "b", "c", "d"])
+    (copies,) = copy_examples([("c", "a"), ("b", "lost"), ("d", "b")], images)
+    assert [[side.name for side in pair.seen] for pair in copies.examples] == [
+        ["c", "a"],
+        ["d", "b"],
+    ]
+    shown = [np.asarray(decoded(side.picture)) for side in copies.examples[0].seen]
+    assert np.array_equal(shown, pixels[[2, 0]])
+    text = example_section([copies])
+    assert text.count("<figcaption>") == 4
+    assert "True:" not in text
+    assert copy_examples([("lost", "a")], images) == ()
 
 
 def test_a_report_opens_with_photos_before_its_figures_and_shows_none_twice(predictions):

@@ -77,6 +77,7 @@ def evaluate(
     thresholds: Rule | None = None,
     train_counts: Sequence[int] | None = None,
     training: TrainingRows | None = None,
+    copies: NDArray[np.bool_] | None = None,
     bins: int = 10,
     k: int = 4,
     query_length: int = 3,
@@ -99,6 +100,7 @@ def evaluate(
         thresholds: The rule whose thresholds are shown beside the labels, where ``rule`` is sets.
         train_counts: How many training images have each label, for few/medium/many-shot.
         training: What is known of the photos that fitted the model: it tells what would help most.
+        copies: Which photos (N,) are copies of training photos: the verdict is also given without.
         bins: Bins of the reliability curves.
         k: How many of the surest labels of an image the top-k curve takes.
         query_length: Retrieval is measured for queries up to this many labels; 0 for none.
@@ -177,7 +179,7 @@ def evaluate(
         else (),
         subgroups=tuple(row for each in by for row in subgroup_rows(each, known, final, sets)),
         judgement=judge(
-            logits, known, None if final is None else final.probs, sets, names, training
+            logits, known, None if final is None else final.probs, sets, names, training, copies
         ),
         notes=(
             *notes,

@@ -58,8 +58,10 @@ class Known:
         return np.asarray(self.present.any(1))
 
     def take(self, rows: NDArray[np.bool_]) -> "Known":
-        sides = self.present, self.observed, self.shares
-        return Known(*(None if side is None else side[rows] for side in sides))  # type: ignore[arg-type]
+        observed = None if self.observed is None else self.observed[rows]
+        shares = None if self.shares is None else self.shares[rows]
+        groups = None if self.groups is None else Groups.of(self.groups.codes[rows])
+        return Known(self.present[rows], observed, shares, groups)
 
 
 def probabilities(stage: str, logits: NDArray[Any], source: Link | NDArray[Any]) -> Probabilities:

@@ -6,6 +6,7 @@ In this order, since a cause hides those below it:
     other photos         a linear discriminant of half of the photos tells test photos from training
                          photos of the other half, with an AUC above APART and beyond chance
     few of a label       a label is LACKING in training beside what the test and other labels expect
+    wrong labels         the calibrator of the out-of-fold predictions found some
     missing in training  the test finds an error, and TOO_MANY labels come over those expected
     calibration          the test finds probabilities too sure
     missing labels       labels come 1 - m of the time however sure the model is, m > MANY_MISSING,
@@ -48,7 +49,8 @@ class TrainingRows:
 
     ``logits`` and ``labels`` (N, K) are out of fold: no photo was judged by a fit that saw it.
     ``positives`` (K,) count the photos of each label in training. ``features`` (N, D) are those of
-    training photos, ``test_features`` (M, D) of test photos, one photo of each group.
+    training photos, ``test_features`` (M, D) of test photos, one photo of each group. ``wrong`` is
+    the share of labels that the calibrator found to say the opposite of the truth.
     """
 
     logits: NDArray[Any] | None = None
@@ -57,6 +59,7 @@ class TrainingRows:
     positives: NDArray[Any] | None = None
     features: NDArray[Any] | None = None
     test_features: NDArray[Any] | None = None
+    wrong: float = 0.0
 
     @classmethod
     def of(
@@ -97,6 +100,8 @@ def likeliest_cause(
             rare = Cause("few of a label", names[fewest], counts[fewest])
             if present[fewest] and share[fewest] < LACKING * np.median(share):
                 return rare
+    if training.wrong:
+        return Cause("wrong labels", amount=training.wrong)
     if trust is not None and trust.p_value < SURE and trust.came > TOO_MANY:
         return Cause("missing in training", amount=trust.came)
     if trust is not None and trust.p_value < SURE and trust.slope < TOO_SURE:
@@ -111,7 +116,7 @@ def likeliest_cause(
         if curve.p_value < CURVED and curve.missing > MANY_MISSING:
             return Cause("missing labels", amount=curve.missing)
         if curve.p_value < CURVED and (curve.missing > SOME_MISSING or curve.low > FLOOR):
-            return Cause("wrong labels", amount=curve.missing)
+            return Cause("wrong labels", amount=max(curve.missing, curve.low))
     if rare is not None and float(np.median(counts)) > RARER * rare.amount:
         return rare
     return None

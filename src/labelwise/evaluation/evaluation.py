@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from labelwise.base.files import MOST_FACTS, read_regular, write_text
 from labelwise.base.pydantic_errors import first_fault
+from labelwise.decide.rules import far_apart
 from labelwise.errors import DataError
 
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]  # what can be drawn and written out
@@ -154,13 +155,8 @@ class Sets:
         more = "more" if self.mean_size > true else "fewer"
         return (
             f"The rule gives {self.mean_size:.2f} labels per image and the truth has "
-            f"{true:.2f}: far {more}; `--rule auto` chooses one by F over images.",
+            f"{true:.2f}: far {more}; `--rule average-{max(true, 0.01):.2f}` gives as many.",
         )
-
-
-def far_apart(chosen: float, true: float) -> bool:
-    """Return whether an image has twice or half the labels it should, by half a label or more."""
-    return abs(chosen - true) >= 0.5 and not true / 2 < chosen < 2 * true
 
 
 @dataclass(frozen=True)
@@ -352,7 +348,8 @@ class Judgement:
     """What the test photos, or groups of them, can tell; ``low`` to ``high`` hold the skill.
 
     ``untested`` labels have no positive. ``tags`` were given, None for a model that gives none, of
-    which so many are ``right``.
+    which so many are ``right``. ``copies`` photos are copies of training photos: without them the
+    skill is from ``low_without`` to ``high_without``.
     """
 
     low: Number | None
@@ -365,6 +362,9 @@ class Judgement:
     present: Count
     trust: Trust | None = None
     cause: Cause | None = None
+    copies: Count = 0
+    low_without: Number | None = None
+    high_without: Number | None = None
 
 
 @dataclass(frozen=True)

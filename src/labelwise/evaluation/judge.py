@@ -57,12 +57,19 @@ def judge(
     sets: NDArray[Any] | None,
     names: Sequence[str],
     training: TrainingRows | None = None,
+    copies: NDArray[np.bool_] | None = None,
 ) -> Judgement:
     """Return what scores, probabilities and sets (N, K) say; the last two may not be there.
 
-    What is known of the ``training`` photos tells causes that the test alone cannot.
+    What is known of the ``training`` photos tells causes that the test alone cannot. ``copies``
+    (N,) of them are judged, and the others also alone.
     """
     low, high = skill_range(scores, known, sets)
+    without: tuple[float | None, float | None] = None, None
+    if copies is not None and copies.any() and not copies.all():
+        others = ~copies
+        alone = None if sets is None else sets[others]
+        without = skill_range(scores[others], known.take(others), alone)
     groups = known.groups
     trust = None if probs is None else trust_of(probs, known.labels, known.observed, groups)
     right, given = (0, 0) if sets is None else _right_and_given(sets, known)
@@ -80,6 +87,9 @@ def judge(
         present=int(present.sum()),
         trust=trust,
         cause=cause,
+        copies=0 if copies is None else int(copies.sum()),
+        low_without=without[0],
+        high_without=without[1],
     )
 
 

@@ -24,7 +24,8 @@ ADVICE = {  # by the kind of a cause
     "few test photos": "More test photos would help most.",
     "other photos": "The test photos are of another kind than the training photos: "
     "training on photos like them would help most.",
-    "wrong labels": "Labels look wrong: checking them (`labelwise data review`) would help most.",
+    "wrong labels": "About {amount:.0%} of the labels look wrong: checking them "
+    "(`labelwise data review`) would help most.",
     "missing labels": "About {amount:.0%} of the labels look missing: adding them "
     "(`labelwise data review`) would help most.",
     "missing in training": "Test photos carry {amount:.1f} times the labels that it expects: "
@@ -44,22 +45,22 @@ class Verdict:
     trust: str
     untested: str
     hint: str
+    without: str = ""
 
     @property
     def short(self) -> str:
-        if self.words == WORDS:
-            return "cannot tell"
-        if len(self.words) == 1:
-            return self.words[0]
-        return f"between {self.words[0]} and {self.words[-1]}"
+        return _short(self.words)
 
     @property
     def sentences(self) -> str:
-        return " ".join(filter(None, (self.why, self.tags, self.trust, self.untested, self.hint)))
+        parts = self.why, self.without, self.tags, self.trust, self.untested, self.hint
+        return " ".join(filter(None, parts))
 
     def __str__(self) -> str:
         first = " ".join(filter(None, (self.tags, self.trust, self.untested)))
-        second = " ".join(filter(None, (f"Verdict: {self.short}.", self.why, self.hint)))
+        second = " ".join(
+            filter(None, (f"Verdict: {self.short}.", self.why, self.without, self.hint))
+        )
         return f"{first}\n{second}"
 
 
@@ -73,8 +74,7 @@ def verdict(evaluation: Evaluation) -> Verdict:
     if judged.low is None or judged.high is None:
         words, why = WORDS, f"None of {photos} is known to show a label."
     else:
-        first, last = np.searchsorted(LINES, (judged.low, judged.high), side="right").tolist()
-        words = WORDS[first : last + 1]
+        words = _words(judged.low, judged.high)
         why = "" if len(words) == 1 else f"{photos} cannot tell more."
     untested, total = judged.untested, len(evaluation.rows)
     unknown = ""
@@ -82,7 +82,25 @@ def verdict(evaluation: Evaluation) -> Verdict:
         which = f"{len(untested):,} of {counted(total, 'label')}"
         unknown = f"No test photo shows {which}, which cannot be judged: {listed(untested, NAMED)}."
     trust = _trust(judged.trust, photos) if evaluation.final else "It has no probabilities yet."
-    return Verdict(words, why, _tags(judged, evaluation), trust, unknown, _hint(judged))
+    without = ""
+    if judged.copies and judged.copies == evaluation.data.rows:
+        without = "Every test photo is a copy of a training photo: new photos were not tested."
+    elif judged.low_without is not None and judged.high_without is not None:
+        short = _short(_words(judged.low_without, judged.high_without))
+        copies = "the copy" if judged.copies == 1 else f"the {judged.copies:,} copies"
+        without = f"Without {copies} of training photos: {short}."
+    return Verdict(words, why, _tags(judged, evaluation), trust, unknown, _hint(judged), without)
+
+
+def _words(low: float, high: float) -> tuple[Word, ...]:
+    first, last = np.searchsorted(LINES, (low, high), side="right").tolist()
+    return WORDS[first : last + 1]
+
+
+def _short(words: tuple[Word, ...]) -> str:
+    if words == WORDS:
+        return "cannot tell"
+    return words[0] if len(words) == 1 else f"between {words[0]} and {words[-1]}"
 
 
 def _skill(evaluation: Evaluation) -> float:

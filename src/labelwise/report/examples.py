@@ -27,7 +27,7 @@ from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
 
 if TYPE_CHECKING:  # a page without photos is written without torch
-    from labelwise.models import Predictor
+    from labelwise.learn.predictor import Predictor
 
 SIDE = 200  # pixels of the longer side of a picture in the page
 TINY = 96  # below this pictures are stored exactly
@@ -42,6 +42,8 @@ REASONS = {
     "No label, loudest": "Images with none of the labels, by their largest probability.",
     "Drawn at random": "Not chosen for anything.",
 }
+COPIES = "Copies of training photos"
+COPIED = "Held-out photos, each beside the training photo that it is a copy of; the surest first."
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,10 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Example:
-    """One image: its picture as a data address (or none), its surest labels, its true ones."""
+    """One image: its picture as a data address (or none), its surest labels, its true ones.
+
+    Without guesses it is a pair of photos in ``seen``.
+    """
 
     id: str
     picture: str | None
@@ -164,6 +169,20 @@ def _attention(
     }
 
 
+def copy_examples(
+    pairs: Sequence[tuple[str, str]], images: ImageSource, *, each: int = 8
+) -> tuple[ExampleGroup, ...]:
+    """Return the first pairs of photos, by id, side by side; none where they cannot be read."""
+    places = {name: at for at, name in enumerate(images.ids)}
+    shown = []
+    for pair in pairs[:each]:
+        with suppress(ImageError, KeyError):
+            photos = [images.read(places[name], at_least=SIDE) for name in pair]
+            sides = map(Seen, pair, map(picture_address, photos))
+            shown.append(Example(pair[0], None, (), (), seen=tuple(sides)))
+    return (ExampleGroup(COPIES, COPIED, tuple(shown)),) if shown else ()
+
+
 def _first(key: NDArray[Any], where: NDArray[Any], count: int) -> list[int]:
     rows = np.flatnonzero(where)
     first: list[int] = rows[np.argsort(key[rows], kind="stable")[:count]].tolist()
@@ -205,7 +224,7 @@ def example_section(groups: Sequence[ExampleGroup]) -> Markup | None:
     rest = [group for group in rest if group.examples]
     if not rest:
         return None
-    looked = any(example.seen for group in groups for example in group.examples)
+    looked = any(example.seen for group in groups for example in group.examples if example.guesses)
     words = paragraph(READ + LOOKED * looked, class_="muted")
     return section("examples", "Examples", words, *map(_group, rest))
 
@@ -227,8 +246,11 @@ def _card(example: Example) -> Markup:
     picture = example.picture and tag("img", src=example.picture, alt=alt, class_=style)
     seen = []
     for label in example.seen:
-        image = tag("img", src=label.picture, alt=f"Where {label.name} was seen")
+        what = f"Where {label.name} was seen" if example.guesses else label.name
+        image = tag("img", src=label.picture, alt=what)
         seen.append(tag("figure", image, tag("figcaption", label.name)))
+    if not example.guesses:
+        return tag("div", *seen, class_="seen")
     guesses = []
     for guess in example.guesses:
         yes = "yes" if guess.state == "present" else None

@@ -19,8 +19,8 @@ from labelwise.base.markup import Markup, document, tag
 from labelwise.base.text import for_terminal
 from labelwise.errors import SettingsError
 from labelwise.learn.heads import QueryDecoder
-from labelwise.models import Predictor
-from labelwise.models.inference import infer
+from labelwise.learn.inference import infer
+from labelwise.learn.predictor import Predictor
 from labelwise.models.scoring import scored
 from labelwise.pictures import ImageSource
 from labelwise.report.contact_sheet import card

@@ -279,7 +279,7 @@ def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
 
 
 def _training(history: History | None) -> Markup | None:
-    charts = []
+    charts = [_learning(record["learning"]) for record in history or () if "learning" in record]
     for title, lines in list(curves(history or ()).items())[:CHARTS]:
         series = [
             Series(style, name, [x for x, _ in points], [y for _, y in points])
@@ -291,6 +291,18 @@ def _training(history: History | None) -> Markup | None:
     if not charts:
         return None
     return section("training", "Training", side_by_side(*charts))
+
+
+def _learning(curve: Mapping[str, Any]) -> Markup:
+    """Return the mAP by number of photos, the last of which are not there yet, and what it says."""
+    points = curve["points"]
+    if not points:
+        return paragraph(curve["sentence"])
+    x, y, errors = ([point[key] for point in points] for key in ("photos", "map", "error"))
+    there = Series("after", "your photos", x[:-1], y[:-1], errors[:-1])
+    ahead = Series("before", "twice as many", x[-2:], y[-2:], [0.0, errors[-1]])
+    chart = line_chart([there, ahead], title="mAP by number of photos", x="photos", y="mAP")
+    return figure(chart, "How much more photos would help.", curve["sentence"])
 
 
 def curves(history: History) -> dict[str, dict[str, Points]]:

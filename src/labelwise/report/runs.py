@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from labelwise.base.files import replacing
 from labelwise.base.progress import make_watch
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, Subgroups, TrainingRows, evaluate
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.report.charts import save_charts
-from labelwise.report.examples import ExampleGroup, choose_examples
-from labelwise.report.page import write_report
+from labelwise.report.examples import ExampleGroup, choose_examples, copy_examples
+from labelwise.report.page import page, write_report
 from labelwise.scores import RunScores, fixed_rule, read_run, score_data
 from labelwise.tables.tabular import open_tabular
 from labelwise.types import nearest
 
 if TYPE_CHECKING:
-    from labelwise.models import Predictor
+    from labelwise.learn.predictor import Predictor
     from labelwise.pictures import ImageSource
     from labelwise.tables import LabelTable
     from labelwise.training.run import Run
@@ -56,11 +57,18 @@ def _examples(
         return ()
     if images is None:
         return choose_examples(rows, link)
+    from labelwise.models.seen_photos import HeldOutCopies
     from labelwise.pictures.worker import shown_images
 
-    shown = shown_images(images, run.spec.transform)
-    looks = run.spec.head.name == "query2label"  # the weights of another are not read
-    return choose_examples(rows, link, shown, predictor=run.predictor() if looks else None)
+    shown, predictor = shown_images(images, run.spec.transform), None
+    if run.spec.head.name == "query2label":  # the weights of another are not read
+        from labelwise.learn.predictor import Predictor
+
+        predictor = Predictor.load(run.path)
+    copies = HeldOutCopies.of_run(run.path).splits.get(rows.split or "")
+    pairs = [] if copies is None else [(pair.photo, pair.of) for pair in copies.pairs]
+    groups = choose_examples(rows, link, shown, predictor=predictor)
+    return (*copy_examples(pairs, shown), *groups)
 
 
 def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
@@ -83,11 +91,12 @@ def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
 
 
 def write_folder(evaluation: Evaluation, folder: Path, *, title: str, **extras: Any) -> None:
-    """Write ``evaluation.json``, ``report.html`` and the charts."""
-    files = RunFolder(folder)
-    evaluation.save(files.evaluation_path)
-    write_report(evaluation, files.report, title=title, **extras)
-    save_charts(files.report.read_text("utf-8"), folder / "charts")
+    """Write ``evaluation.json`` and ``report.html``, both or neither, and the charts."""
+    files, text = RunFolder(folder), page(evaluation, title=title, **extras)
+    with replacing(files.evaluation_path) as figures, replacing(files.report) as report:
+        figures.write_text(evaluation.to_json(), encoding="utf-8")
+        report.write_text(text, encoding="utf-8")
+    save_charts(text, folder / "charts")
 
 
 def measured_split(run: Path, or_else: str = "") -> str:
@@ -129,7 +138,8 @@ def measured_run(
         "origin": origin_of(files, command=command),
         "examples": _examples(files, run.predictions, link, images),
     }
-    more = {**figures, "notes": notes, "training": _training(files, link)}
+    seen = None if without_seen else HeldOutCopies.of_run(folder).rows_of(run.predictions)
+    more = {**figures, "notes": notes, "training": _training(files, link), "copies": seen}
     return _judged(run, rule, more), extras
 
 
