@@ -1,6 +1,6 @@
 """Does an audit of a tag table keep its word, and at what price? Simulated worlds, 1,000 draws.
 
-    python benchmarks/audit_worlds.py [--draws 1000] [--out benchmarks/results/audit_worlds.json]
+    python benchmarks/audit_worlds.py [--draws 1000] [--jobs 15] [--out FILE.json]
     python benchmarks/audit_worlds.py --page evidence/audit.md
 
     mixed       40 tags, log-normal volumes, 65 % of the tags near .96 right, the others near .67
@@ -13,17 +13,21 @@
     per tag     12 tags, one guarantee per tag
     frequent    38 rare tags that are right, 2 frequent ones between 84 and 89 % right
 
-The sentence is what is tested: level and uses are read from its text. An audit ends at 600
-answers. Shares carry Clopper-Pearson intervals. The oracle knows each tag's precision, needs no
-answer to choose, and keeps the most right uses that 250 answers (150 with scores) are expected to
-guarantee.
+The sentence is what is tested: level and uses are read from its text. An audit ends at 600 answers.
+After 20 answers, and at twice as many each time, the range of the forecast is compared with the
+answers that a guarantee took in the end. A second audit of each table comes in sheets of 50
+questions, whose answers are counted. Shares carry Clopper-Pearson intervals. The oracle knows each
+tag's precision, needs no answer to choose, and keeps the most right uses that 250 answers (150 with
+scores) are expected to guarantee.
 """
 
 import argparse
 import json
 import re
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +36,8 @@ from scipy.stats import binomtest
 from labelwise.decide.audits import Audit, answers_needed
 from labelwise.decide.estimate import recall_of
 
-MOST = 600
+MOST, SHEET = 600, 50
+FORECASTS = (20, 40, 80, 160, 320)
 NAMES = {
     "scores": "40 tags, with scores",
     "no signal": "40 tags, scores are noise",
@@ -90,7 +95,10 @@ def draw(task):
     sizes = [len(one) for one in right]
     audit = Audit(sizes, scores=scores, seed=seed, per_tag=world == "per tag")
     most = 4000 if world == "per tag" else MOST
+    forecasts = []
     while (use := audit.question) is not None and audit.count < most:
+        if audit.count in FORECASTS and (said := audit.forecast()) is not None:
+            forecasts.append((audit.count, *said))
         audit.answer("yes" if right[use[0]][use[1]] else "no")
     verdict, kept = audit.verdict(), audit.kept()
     in_kept = [kept[k][audit.bins[k]] for k in range(len(right))]
@@ -117,11 +125,39 @@ def draw(task):
         "broken": broken,
         "tags_broken": tags_broken,
         "tags_made": len(verdict.kept) if said else 0,
+        "rare_kept": len({*verdict.kept} - {0, 1}) if said else 0,  # of the 38 of "frequent"
         "answers": audit.count,
         "right_kept": float(hits.sum() / total) if said and total else 0.0,
         "precision": float(share),
         "oracle": oracle(right, GOAL.get(world, 250)),
         "tag_intervals": [int(sum(inside)), len(inside)],
+        "forecasts": [
+            (at, low, high, at + low <= audit.count <= at + high) for at, low, high in forecasts
+        ]
+        if verdict.guaranteed
+        else [],
+        **(sheets(right, scores, seed) if world != "per tag" else {}),
+    }
+
+
+def sheets(right, scores, seed):
+    """Return how many answers of sheets of 50 questions an audit uses."""
+    noted, answers = {}, {}
+    audit = Audit([len(one) for one in right], scores=scores, seed=seed, sheets=noted)
+    while audit.question is not None and audit.count < MOST:
+        noted[audit.count] = SHEET
+        audit.lay_down(SHEET)
+        printed = deepcopy(audit)
+        for _ in range(1 + len(printed.sheet)):
+            if (use := printed.question) is None:
+                break
+            answers[use] = "yes" if right[use[0]][use[1]] else "no"
+            printed.answer("yes")
+        audit.resume(answers)
+    return {
+        "sheet_answers": len(answers),
+        "sheet_used": len(audit.used),
+        "sheet_made": int(audit.verdict().guaranteed),
     }
 
 
@@ -159,6 +195,10 @@ def summary(rows):
     made = [row for row in rows if row["made"]]
     covered = np.sum([row["tag_intervals"] for row in rows], 0)
     answers = sorted(row["answers"] for row in made)
+    first = [row["forecasts"][0] for row in rows if row["forecasts"]]
+    every = [one for row in rows for one in row["forecasts"]]
+    widths = [high / max(low, 10) for _, low, high, _ in first]
+    given = sum(row.get("sheet_answers", 0) for row in rows)
     return {
         "draws": len(rows),
         "made": interval(len(made), len(rows)),
@@ -177,19 +217,22 @@ def summary(rows):
         if made
         else None,
         "tag_intervals_cover": interval(*covered),
+        "first_forecast_kept": interval(sum(one[3] for one in first), len(first)),
+        "forecasts_kept": interval(sum(one[3] for one in every), len(every)),
+        "forecast_widths": [float(np.median(widths)), float(np.max(widths))] if widths else None,
+        "median_forecast": np.median([one[1:3] for one in first], 0).tolist() if first else None,
+        "sheet_answers_used": interval(sum(row.get("sheet_used", 0) for row in rows), given),
+        "sheet_made": interval(sum(row.get("sheet_made", 0) for row in rows), len(rows)),
+        "sheet_answers": float(np.median([row.get("sheet_answers", 0) for row in rows])),
+        "rare_right_tags_kept": round(float(np.mean([row["rare_kept"] for row in rows])), 2),
     }
 
 
 def page(text):
     """Return the table of the evidence page."""
-    head = ("simulated table", "audits", "guarantee made, %", "broken, of those made, %")
-    head = (
-        *head,
-        "median answers",
-        "right uses kept, %",
-        "an oracle keeps, %",
-        "interval covers, %",
-    )
+    head = ["simulated table", "audits", "guarantee made, %", "broken, of those made, %"]
+    head += ["median answers", "right uses kept, %", "an oracle keeps, %", "interval covers, %"]
+    head += ["first forecast kept, %", "answers of sheets used, %"]
     lines = [head, ["---"] * len(head)]
     for world, name in NAMES.items():
         if (own := text.get(world)) is None:
@@ -198,19 +241,13 @@ def page(text):
         shares = [own["made"], own[key] or [0.0, 0.0, 1.0]]
         ends = [f"{100 * a:.1f} ({100 * b:.1f} to {100 * c:.1f})" for a, b, c in shares]
         kept, answers = own["right_uses_kept"], own["median_answers"]
-        lines.append(
-            [
-                name,
-                f"{own['draws']:,}",
-                *ends,
-                "" if answers is None else f"{answers:.0f}",
-                "" if kept is None else f"{100 * kept:.1f}",
-                f"{100 * own['oracle_keeps']:.1f}"
-                if "oracle_keeps" in own and world == "mixed"
-                else "",
-                f"{100 * own['tag_intervals_cover'][0]:.1f}",
-            ]
-        )
+        cells = [name, f"{own['draws']:,}", *ends, "" if answers is None else f"{answers:.0f}"]
+        cells += ["" if kept is None else f"{100 * kept:.1f}"]
+        cells += [f"{100 * own['oracle_keeps']:.1f}" if world in ("mixed", "frequent") else ""]
+        cells += [f"{100 * own['tag_intervals_cover'][0]:.1f}"]
+        for part in (own["first_forecast_kept"], own["sheet_answers_used"]):
+            cells.append("" if part is None else f"{100 * part[0]:.1f}")
+        lines.append(cells)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -218,7 +255,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--worlds", nargs="*", default=NAMES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
     parser.add_argument("--page", type=Path, help="put the figures of --out into this page alone")
@@ -236,12 +273,14 @@ def main():
         return
     command = "python " + " ".join(["benchmarks/audit_worlds.py", *sys.argv[1:]])
     text = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
-    with ProcessPoolExecutor(arguments.workers) as pool:
+    with ProcessPoolExecutor(arguments.jobs) as pool:
         for world in arguments.worlds:
+            start = time.monotonic()
             first = arguments.first_seed
             tasks = [(world, seed) for seed in range(first, first + arguments.draws)]
             rows = list(pool.map(draw, tasks, chunksize=4))
-            text[world] = {"command": command, **summary(rows)}
+            seconds = round(time.monotonic() - start)
+            text[world] = {"command": command, "seconds": seconds, **summary(rows)}
             print(world, text[world], flush=True)
             arguments.out.write_text(json.dumps(text, indent=1) + "\n")
         rows = list(pool.map(draw_recall, range(arguments.draws), chunksize=50))

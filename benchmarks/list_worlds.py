@@ -1,11 +1,11 @@
 """Do list estimates and list audits keep their word? Simulated worlds, 1,000 draws each.
 
-    python benchmarks/list_worlds.py [--draws 1000] [--out benchmarks/results/list_worlds.json]
+    python benchmarks/list_worlds.py [--draws 1000] [--jobs 15] [--out FILE.json]
 
 Photos with a label score N(gap, 1), others N(0, 1), with: good gap 3; fair gap 1.8; overconfident
 gap 2.5 and others Student t with 3 degrees; look-alike gap 3 and 2 % of the others N(gap, 1);
 useless gap 0. Held-out photos are split in half: validation and test. Each row pools the shifts
-or none; audits take a quarter of the draws. Shares carry Clopper-Pearson intervals. A list is worth
+or none. Shares carry Clopper-Pearson intervals. A list is worth
 it if some prefix has at most 10 % wrong.
 """
 
@@ -143,14 +143,14 @@ def summary_of_audits(rows):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/list_worlds.json"))
     arguments = parser.parse_args()
     lists, audits = {}, {}
     command = "python " + " ".join(["benchmarks/list_worlds.py", *sys.argv[1:]])
     text = {"command": command, "figures": {"lists": lists, "audits": audits}}
-    with ProcessPoolExecutor(arguments.workers) as pool:
+    with ProcessPoolExecutor(arguments.jobs) as pool:
         for model, share, moved in product(arguments.models, SHARES, (False, True)):
             settings = list(product(LIBRARIES, [s for s in SHIFTS if (s != 1) == moved], HELD_OUT))
             tasks = [
@@ -165,7 +165,7 @@ def main():
             settings = list(product(MODELS[:4], (0.02, 0.2)))
             tasks = [
                 (*settings[i % len(settings)], library, answers, (2, i))
-                for i in range(arguments.draws // 4)
+                for i in range(arguments.draws)
             ]
             name = f"library {library}, up to {answers} answers"
             audits[name] = summary_of_audits(list(pool.map(draw_audit, tasks, chunksize=50)))

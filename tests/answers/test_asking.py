@@ -159,8 +159,20 @@ def run(*arguments):
 
 def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    ask = ["data", "next", "photos", "-m", "model", "--budget", 8, "-o", "next.csv"]
-    run(*ask, "--page", "n.html")
+    ask = [
+        "data",
+        "review",
+        "--find",
+        "next",
+        "photos",
+        "-m",
+        "model",
+        "--top",
+        8,
+        "-o",
+        "next.csv",
+    ]
+    run(*ask, "--html", "n.html")
     assert "nothing else is unknown" not in capsys.readouterr().out  # 8 of 8 were asked for
     table = load("next.csv")
     assert len(table) == 8
@@ -169,14 +181,26 @@ def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
     assert len({table.images.content(row) for row in range(8)}) == 8  # no copy before the others
     assert "data:image/jpeg" in (place / "n.html").read_text()
     capsys.readouterr()
-    run("data", "export", "next.csv", "--for", "label-studio", "-o", "tasks.json")
+    run("data", "convert", "next.csv", "--for", "label-studio", "-o", "tasks.json")
     assert load("tasks.json").unlabelled().all()
     # Labelled in a spreadsheet, four photos are known and are not asked again.
     known = [int(label == "dog") for label in LABELS]
     rows = [[path, *(known if row < 4 else [None] * 4)] for row, path in enumerate(table.ids)]
     write_csv(place / "part.csv", ("path", *LABELS), rows)
     capsys.readouterr()
-    run("data", "next", "part.csv", "-m", "model", "-o", "again.csv", "--by", "diverse")
+    run(
+        "data",
+        "review",
+        "--find",
+        "next",
+        "part.csv",
+        "-m",
+        "model",
+        "-o",
+        "again.csv",
+        "--order",
+        "diverse",
+    )
     said = capsys.readouterr().out
     assert "4 photos of 8" in said
     assert "nothing else is unknown: 4 instead of" in said
@@ -185,22 +209,46 @@ def test_photos_of_a_folder_become_a_table_to_label(place, monkeypatch, capsys):
 
 def test_answers_to_single_labels_repair_the_table(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    run("data", "next", "photos", "-m", "model", "-o", "table.csv")
-    ask = ["data", "next", "table.csv", "-m", "model", "--questions", "labels", "--budget", 9]
-    run(*ask, "-o", "ask.csv", "--by", "expected-f", "--page", "labels.html", "--blind")
+    run("data", "review", "--find", "next", "photos", "-m", "model", "-o", "table.csv")
+    ask = [
+        "data",
+        "review",
+        "--find",
+        "next",
+        "table.csv",
+        "-m",
+        "model",
+        "--questions",
+        "labels",
+        "--top",
+        9,
+    ]
+    run(*ask, "-o", "ask.csv", "--order", "expected-f", "--html", "labels.html", "--blind")
     questions = read_review(place / "ask.csv")
     assert len(questions) == 9
     assert {one.given for one in questions} == {"unknown"}
     assert {one.label for one in questions} == set(LABELS)
     write_review(place / "answered.csv", [replace(one, answer="yes") for one in questions])
-    run("data", "repair", "table.csv", "answered.csv", "-o", "repaired.csv")
+    run("data", "review", "table.csv", "--apply", "answered.csv", "-o", "repaired.csv")
     repaired = load("repaired.csv")
     asked = {(one.photo, one.label) for one in questions}
     rows, columns = np.nonzero(repaired.targets()[0])
     names = repaired.space.names
     assert {(repaired.ids[i], names[k]) for i, k in zip(rows, columns, strict=True)} == asked
     capsys.readouterr()
-    run("data", "next", "repaired.csv", "-m", "model", "--questions", "labels", "-o", "more.csv")
+    run(
+        "data",
+        "review",
+        "--find",
+        "next",
+        "repaired.csv",
+        "-m",
+        "model",
+        "--questions",
+        "labels",
+        "-o",
+        "more.csv",
+    )
     assert not asked & {(one.photo, one.label) for one in read_review(place / "more.csv")}
 
 
@@ -208,7 +256,7 @@ def test_only_photos_of_train_are_chosen(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     rows = [f"photos/{n}/{n}.png,,*,{split}" for n, split in enumerate(("train", "val", "test"))]
     (place / "split.csv").write_text("\n".join(["path,labels,unknown,split", *rows, ""]))
-    run("data", "next", "split.csv", "-m", "model", "-o", "chosen.csv")
+    run("data", "review", "--find", "next", "split.csv", "-m", "model", "-o", "chosen.csv")
     assert list(load("chosen.csv").ids) == ["photos/0/0.png"]
     assert "2 photos of val and test are not asked about" in capsys.readouterr().err
 
@@ -219,17 +267,39 @@ def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys
     index.correct(0, {label: "absent" for label in LABELS})
     index.correct(1, {"dog": "unknown"})
     corrected = index.store.paths_of([0, 1])
-    run("data", "next", "index", "-o", "indexed.csv")
+    run("data", "review", "--find", "next", "index", "-o", "indexed.csv")
     table = load("indexed.csv")
     assert len(table) == 7  # of eight contents
     assert corrected[0][0] not in set(table.ids)
-    run("data", "next", "index", "--questions", "labels", "-o", "indexed-labels.csv")
+    run(
+        "data",
+        "review",
+        "--find",
+        "next",
+        "index",
+        "--questions",
+        "labels",
+        "-o",
+        "indexed-labels.csv",
+    )
     asked = read_review(place / "indexed-labels.csv")
     assert len(asked) == 7 * 4 - 1
     assert (corrected[1][0], "dog") not in {(one.photo, one.label) for one in asked}
     for suffix in (".parquet", ".csv", ".jsonl"):
         run("predict", "model", "photos", "-o", f"answers{suffix}")
-        run("data", "next", f"answers{suffix}", "-m", "model", "--budget", 8, "-o", "of-file.csv")
+        run(
+            "data",
+            "review",
+            "--find",
+            "next",
+            f"answers{suffix}",
+            "-m",
+            "model",
+            "--top",
+            8,
+            "-o",
+            "of-file.csv",
+        )
         found = load("of-file.csv")
         assert len({found.images.content(row) for row in range(8)}) == 8, suffix
 
@@ -242,7 +312,7 @@ def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys
         (["index", "-m", "model"], "is an index and has its own model"),
         (["photos", "-m", "model", "--questions", "labels"], "a review file must end in .csv"),
         (["known.csv", "-m", "model"], "there is nothing to ask"),
-        (["photos", "-m", "model", "--by", "value", "--seed", "1"], "--seed does not apply"),
+        (["photos", "-m", "model", "--order", "value", "--seed", "1"], "--seed does not apply"),
         (["empty", "-m", "model"], "there are no images in the folder"),
     ],
 )
@@ -251,7 +321,7 @@ def test_what_does_not_apply_is_one_sentence(place, monkeypatch, arguments, sent
     (place / "empty").mkdir(exist_ok=True)
     (place / "known.csv").write_text("path,labels\nphotos/0/0.png,dog\nphotos/1/1.png,\n")
     with pytest.raises(Exception, match=sentence):
-        run("data", "next", *arguments, "-o", "out.parquet")
+        run("data", "review", "--find", "next", *arguments, "-o", "out.parquet")
 
 
 def test_a_table_of_paths_alone_is_a_pool_of_photos(tmp_path):

@@ -19,10 +19,10 @@ from labelwise.answers.audit_session import (
 )
 from labelwise.answers.log import AnswerLog, Note
 from labelwise.answers.session import EACH_TAG
-from labelwise.answers.tag_tables import TagTable, read_tags
 from labelwise.decide.audits import Audit
 from labelwise.errors import DataError, SettingsError
 from labelwise.report.audit import page, write_audit
+from labelwise.tables.tags import TagTable, read_tags
 
 SETTINGS = AuditSettings(random_photos=0, right_at_least=0.8)
 
@@ -115,7 +115,7 @@ def test_another_level_is_tested_on_the_answers_that_are_there(world):
     assert levels_tested(low.log) == [[0.9, 0.95, False], [0.7, 0.95, False]]
     fresh = session_of(folder, replace(SETTINGS, right_at_least=0.7), "fresh.jsonl")
     for key, people in low.said.items():
-        fresh.record([fresh.line(*key, *people.values(), "ada")])
+        fresh.record([fresh.line(*key, people["ada"][-1], "ada")])
     assert fresh.audit.used == low.audit.used  # as if it had been the only level
     for level in (0.6, 0.65, 0.75):
         session_of(folder, replace(SETTINGS, right_at_least=level))

@@ -30,7 +30,6 @@ from labelwise.answers.audit_session import (
 )
 from labelwise.answers.log import AnswerLog
 from labelwise.answers.session import EACH_TAG
-from labelwise.answers.tag_tables import TagTable, read_tags, tags_of_text
 from labelwise.cli.app import app
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -39,6 +38,7 @@ from labelwise.predictions import Predictions
 from labelwise.report.audit import page, write_audit
 from labelwise.server import ServeSettings, create_audit_app
 from labelwise.tables import load
+from labelwise.tables.tags import TagTable, read_tags, tags_of_text
 
 expect.set_options(timeout=1000 * PATIENCE)
 
@@ -700,3 +700,23 @@ def test_strangers_in_coco_results_and_annotators_are_named(small):
         tags_to_audit(annotators(folder, tagged)[0], folder, trust="evan")
     with pytest.raises(SettingsError, match="--photos"):
         tags_to_audit(folder / "tags.csv", None)
+
+
+def test_broken_lines_of_a_language_model_are_left_out_and_counted(folder):
+    """Oracle: the same audit of a file without them, whose log is taken over."""
+    _, tagged = tagged_photos(folder)
+    as_responses(folder / "whole.jsonl", tagged)
+    lines = (folder / "whole.jsonl").read_text().splitlines(keepends=True)
+    broken = [*lines[:3], '{"path": "photos/1.png", "resp\n', "\n", "[1]\n", *lines[3:]]
+    (folder / "broken.jsonl").write_text("".join(broken))
+    command = "audit broken.jsonl --photos photos -o out --csv q.csv"
+    assert "line 4: not JSON" in (stopped := typed(command, 1))
+    assert "leave it out with --skip-broken" in stopped
+    output = typed(f"{command} --skip-broken")
+    assert "left out 2 broken lines, first line 4" in output
+    assert "--skip-broken --answers q.csv" in " ".join(output.split())  # the next step works too
+    typed("audit whole.jsonl --photos photos -o other --csv other.csv")
+    assert (folder / "q.csv").read_text() == (folder / "other.csv").read_text()
+    (folder / "tags.csv").write_text("path,labels\n")
+    refused = typed("audit tags.csv --photos photos --skip-broken -o third", 1)
+    assert "tags.csv holds none" in refused

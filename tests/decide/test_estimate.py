@@ -74,21 +74,26 @@ def test_unsure_answers_widen_the_interval_both_ways():
     assert found.unsure == 5
     every = estimate_count(Answered.read(probs, part.drawn, np.full(80, np.nan)))
     assert (every.low, every.high) == (0, len(probs))
+    ends = f"(95% interval: 0 to {len(probs):,}; 0 of 80 photos drawn at random match, 80 unsure; "
+    assert f" of {len(probs):,} photos match dog {ends}" in every.sentence("dog")
 
 
 def test_groups_drawn_unevenly_add_up():
     random = np.random.default_rng(4)
-    draws, held = 20, 0
+    draws, held, ratios = 20, 0, []
     for _ in range(draws):
-        parts, total = [], 0
+        parts, total, variance = [], 0, 0.0
         for size, share in ((2500, 0.05), (400, 0.5), (300, 0.2)):
             probs, truth = library(random, "blur", size, share)
             parts.append(drawn_from(random, probs, truth, 60))
             total += truth.sum()
+            variance += size**2 * (1 - 60 / size) * parts[-1].answers.var(ddof=1) / 60
         found = estimate_total(parts)
         held += found.low <= total <= found.high
+        ratios.append((found.high - found.low) / (2 * 1.96 * np.sqrt(variance)))
     assert (found.method, found.answered) == ("prediction-powered", 180)
     assert held >= binom.ppf(0.001, draws, 0.95)
+    assert 0.4 < np.mean(ratios) < 1.3  # of the interval of a stratified sample without a model
 
 
 def test_few_answers_in_groups_have_the_bounds_of_their_bets():

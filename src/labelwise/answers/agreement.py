@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelwise.answers.log import AnswerLog, Line, LoggedAnswer, Note, answered
+from labelwise.answers.session import Key, Session
 from labelwise.base.files import replacing, sha256_of
 from labelwise.base.text import as_cell
 from labelwise.errors import DataError
@@ -27,70 +28,62 @@ class Tally:
     disagreed: int = 0
 
 
-class LabelAnswers:
+class LabelAnswers(Session):
     """What people say of labels now. A model chose all photos but those ``aside``, unless None."""
 
-    def __init__(self, log: AnswerLog, aside: Collection[str] | None = None) -> None:
-        self.log, self.aside = log, aside
-        self._lines: list[Line] | None = None
-        self.refresh()
+    why = "label"
 
-    def refresh(self) -> None:
-        """Take in what was appended since, by this process or another."""
-        lines = self.log.lines()
-        if lines is not self._lines:
-            self._lines, self._taken = lines, 0
-            self._said: dict[tuple[str, str], dict[str, str]] = {}
-            self._agreed: dict[str, dict[str, bool]] = {}
-            self._tallies: dict[str, Tally] = {}
-            self._labels: dict[str, int] = {}  # how many were answered, by photo
-            self._draws: dict[str, str] = {}
-        for line in lines[self._taken :]:
-            if isinstance(line, LoggedAnswer):
-                self._note(line)
-        self._taken = len(lines)
+    def __init__(self, log: AnswerLog, aside: Collection[str] | None = None) -> None:
+        self.aside = aside
+        super().__init__(log)
+
+    def restart(self) -> None:
+        self._agreed: dict[str, dict[str, bool]] = {}
+        self._counted: dict[Key, tuple[Tally, str]] = {}  # where an answer is counted
+        self._tallies: dict[str, Tally] = {}
+        self._labels: dict[str, int] = {}  # how many were answered, by photo
+        self._draws: dict[str, str] = {}
+
+    def covers(self, line: LoggedAnswer) -> bool:
+        return True
 
     def add(self, label: str, answers: Mapping[str, str], who: str) -> None:
         lines = []
         for photo, answer in answers.items():
             draw = None if self.aside is None else ASIDE if photo in self.aside else CHOSEN
-            lines.append(answered(photo, label, answer, who, "label", draw=draw))
-        self.log.append(lines)
-        self.refresh()
+            lines.append(answered(photo, label, answer, who, self.why, draw=draw))
+        self.record(lines)
 
-    def _note(self, line: LoggedAnswer) -> None:
-        key = (line.photo, line.label)
-        people = self._said.setdefault(key, {})
-        self._count(key, -1)
-        people.pop(line.who, None)
-        if line.answer != "undo":
-            people[line.who] = line.answer
-        self._count(key, 1)
-        known = {**self._agreed.get(line.photo, {})}  # a new one: another thread may read the old
-        known.pop(line.label, None)
-        if (verdict := self.verdict(*key)) is not None:
-            known[line.label] = verdict
-        self._agreed[line.photo] = known
-        if line.draw is not None:
-            self._draws[line.photo] = line.draw
-
-    def _count(self, key: tuple[str, str], change: int) -> None:
+    def take(self, key: Key, line: Line) -> None:
         photo, label = key
-        if words := {*self._said[key].values()}:
-            kind = {True: "yes", False: "no", None: "disagreed"}[self.verdict(photo, label)]
-            kind = "unsure" if words == {"unsure"} else kind
-            tally = self._tallies.setdefault(label, Tally(label))
-            setattr(tally, kind, getattr(tally, kind) + change)
-            self._labels[photo] = self._labels.get(photo, 0) + change
-            if not self._labels[photo]:
-                del self._labels[photo]
+        verdict = self.verdict(photo, label)
+        known = {**self._agreed.get(photo, {})}  # a new one: another thread may read the old
+        known.pop(label, None)
+        if verdict is not None:
+            known[label] = verdict
+        self._agreed[photo] = known
+        if isinstance(line, LoggedAnswer) and line.draw is not None:
+            self._draws[photo] = line.draw
+        if key in self._counted:
+            self._count(*self._counted.pop(key), photo, -1)
+        if key in self.said:
+            kind = {True: "yes", False: "no", None: "disagreed"}[verdict]
+            kind = "unsure" if {*self.said[key].values()} == {("unsure",)} else kind
+            self._counted[key] = self._tallies.setdefault(label, Tally(label)), kind
+            self._count(*self._counted[key], photo, 1)
+
+    def _count(self, tally: Tally, kind: str, photo: str, change: int) -> None:
+        setattr(tally, kind, getattr(tally, kind) + change)
+        self._labels[photo] = self._labels.get(photo, 0) + change
+        if not self._labels[photo]:
+            del self._labels[photo]
 
     def is_answered(self, photo: str, label: str) -> bool:
-        return bool(self._said.get((photo, label)))
+        return (photo, label) in self.said
 
     def verdict(self, photo: str, label: str) -> bool | None:  # None: disagreed, or nobody knows
-        said = {*self._said.get((photo, label), {}).values()} - {"unsure"}
-        return said == {"yes"} if len(said) == 1 else None
+        words = {*self.said.get((photo, label), {}).values()} - {("unsure",)}
+        return words == {("yes",)} if len(words) == 1 else None
 
     @property
     def answered(self) -> int:

@@ -36,8 +36,7 @@ import numpy as np
 from labelwise import __version__
 from labelwise.answers.agreement import require_own
 from labelwise.answers.log import Answer, AnswerLog, Line, LoggedAnswer, Note, answered, now
-from labelwise.answers.session import EACH_TAG, Assumed, Key, Session, UseQuestion, Word
-from labelwise.answers.tag_tables import TagTable
+from labelwise.answers.session import EACH_TAG, Assumed, Key, Session, UseQuestion, Word, as_answer
 from labelwise.base.files import sha256_of, summed, without_sum, write_error
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
@@ -48,6 +47,7 @@ from labelwise.pictures.sources import FileImages
 from labelwise.tables.export import export
 from labelwise.tables.rows import from_rows, is_file, read_json
 from labelwise.tables.table import LabelTable
+from labelwise.tables.tags import TagTable
 from labelwise.types import nearest
 
 WHY, SHOWN, BEGUN, LEVEL, SHEET = "audit", "shown", "audit", "level", "sheet"  # of lines
@@ -196,8 +196,8 @@ class AuditSession(Session):
             return None
         return (photo, EACH_TAG), who, None if facts.get("undo") else facts
 
-    def take(self, key: Key, people: Mapping[str, Word]) -> None:
-        words = [*people.values()]
+    def take(self, key: Key, line: Line) -> None:
+        words = [said[-1] for said in self.said.get(key, {}).values()]
         if key[1] == EACH_TAG:
             self.shown.pop(key[0], None)
             if words and isinstance(words[-1], Mapping):
@@ -206,7 +206,9 @@ class AuditSession(Session):
         use: Any = self.found(*key)
         before = self.answers.pop(use, None)
         if words:
-            self.answers[use] = "unsure" if words.count(words[0]) < len(words) else _word(words[0])
+            self.answers[use] = (
+                "unsure" if words.count(words[0]) < len(words) else as_answer(words[0])
+            )
         elif key in self.table.known:
             self.answers[use] = self.table.known[key]
         self._is_stale |= before is not None and before != self.answers.get(use)
@@ -219,7 +221,7 @@ class AuditSession(Session):
             if word is None and self._is_there(key[0]):
                 yield UseQuestion(*key)
                 word = "yes"
-            audit.answer(_word(word or "unsure"))
+            audit.answer(as_answer(word or "unsure"))
         room = 0 if self.settings.again else self.settings.random_photos - len(self.shown)
         for photo in self._random:
             if room <= 0:
@@ -273,7 +275,7 @@ class AuditSession(Session):
         """Return what to log of a tag on a photo; None if the person has said so already."""
         if self.found(photo, tag) is None:
             raise DataError(f"{photo!r:.200} does not carry the tag {tag!r:.100} in the table")
-        if self.said.get((photo, tag), {}).get(who) == _word(word):
+        if self.said.get((photo, tag), {}).get(who) == (as_answer(word),):
             return None
         return answered(photo, tag, word, who, WHY)
 
@@ -285,7 +287,7 @@ class AuditSession(Session):
         for tag, word in shown.items():
             if tag not in self.listed:
                 raise DataError(f"{tag!r:.100} is not a listed tag{nearest(tag, self.listed)}")
-            tags[_word(word)].add(tag)
+            tags[as_answer(word)].add(tag)
         had = {*self.tagged(photo)}
         sets = (tags["yes"] - had, tags["no"] & had, tags["unsure"])
         facts = {name: sorted(found) for name, found in zip(SAID, sets, strict=True)}
@@ -297,7 +299,7 @@ class AuditSession(Session):
     def undoing(self, key: Key, who: str) -> Line:
         if key[1] == EACH_TAG:
             return Note(SHOWN, {"photo": key[0], "who": who, "undo": True})
-        return answered(*key, "undo", who, WHY)
+        return super().undoing(key, who)
 
     def known(self) -> Audit:
         """Return the audit with all answers that follow from each other.
@@ -407,14 +409,6 @@ def levels_tested(log: AnswerLog) -> list[list[Any]]:
     return levels
 
 
-def _word(word: Word) -> Answer:
-    words: tuple[Answer, ...] = get_args(Answer)
-    for answer in words:
-        if word == answer:
-            return answer
-    raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")
-
-
 KEPT, TAGS, PAGE, RECEIPT = "kept.csv", "tags.csv", "audit.html", "receipt.json"
 TRAIN = "train.parquet"
 NAMED = 3  # tags whose missed photos the verdict names
@@ -474,9 +468,12 @@ def progress(session: AuditSession) -> str:
     answers = counted(verdict.answers, "answer")
     if verdict.guaranteed and verdict.finished:
         return f"{answers}, the tags are guaranteed"
+    ahead = ""
+    if (more := audit.forecast()) is not None and not verdict.finished:
+        ahead = f"; a guarantee is likely to take {more[0]:,} to {more[1]:,} more"
     if audit.test is None and not audit.per_tag:
-        return f"{answers}, choosing the tags to keep"
-    return f"{answers}, testing {counted(len(verdict.kept) or verdict.tags, 'tag')}"
+        return f"{answers}, choosing the tags to keep{ahead}"
+    return f"{answers}, testing {counted(len(verdict.kept) or verdict.tags, 'tag')}{ahead}"
 
 
 def precisions(session: AuditSession) -> list[Precision]:

@@ -40,12 +40,17 @@ from labelwise.base.files import (
 )
 from labelwise.base.text import first_line
 from labelwise.errors import DataError
+from labelwise.tables.words import ABSENT, PRESENT
 
 Answer = Literal["yes", "no", "unsure"]
-ANSWER_WORDS: dict[str, Answer] = {  # as people type them, in English, German and Romance languages
-    **dict.fromkeys(("yes", "y", "1", "true", "ja", "j", "oui", "o", "si", "sí", "sì", "s"), "yes"),
-    **dict.fromkeys(("no", "n", "0", "false", "nein", "non"), "no"),
-    **dict.fromkeys(("unsure", "u", "d", "unknown", "don't know", "?"), "unsure"),
+# As people type them, in the languages of the tables. Ticks and crosses are no answers, for "x" is
+# either; nor are words that leave open whether anybody looked, such as "maybe" and "todo".
+SPELLED = {word for word in PRESENT | ABSENT if word[0].isalnum() and word != "x"}
+ANSWER_WORDS: dict[str, Answer] = {
+    **dict.fromkeys((*(SPELLED & PRESENT), "o", "s"), "yes"),
+    **dict.fromkeys(SPELLED & ABSENT, "no"),
+    **dict.fromkeys(("unsure", "u", "d", "unknown", "don't know", "dont know", "?"), "unsure"),
+    **dict.fromkeys(("not sure", "unsicher", "weiß nicht", "je ne sais pas", "no sé"), "unsure"),
 }
 HEADER = b'{"labelwise": "answers", "version": 1}\n'
 START = zlib.crc32(HEADER)  # what the checksums of lines run on from

@@ -8,6 +8,8 @@
 A session is read from its log alone, so a killed one resumes where it was, and several processes
 can work on one. What is asked about - the tags of an audit, a list, a random sample, words - is a
 subclass, which says which lines are its answers, what follows from them, and what to ask next.
+The last answer of each person about a photo and label counts. Where ``repeats`` is set, a question
+may be asked again, and all answers to it stay.
 """
 
 import time
@@ -15,9 +17,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
-from labelwise.answers.log import AnswerLog, Line, LoggedAnswer, Note
+from labelwise.answers.log import Answer, AnswerLog, Line, LoggedAnswer, Note, answered
+from labelwise.errors import DataError
 
 HELD_SECONDS = 120.0  # that a question waits for the person who has it
 EACH_TAG = "*"  # in place of a label: the photo is asked about as a whole
@@ -28,12 +31,16 @@ Assumed = Mapping[Key, str | None]  # answers that questions ahead are asked as 
 
 @dataclass(frozen=True)
 class UseQuestion:
-    """A photo and a label; or a photo and all ``listed`` tags, of which it carries ``tagged``."""
+    """A photo and a label; or a photo and all ``listed`` tags, of which it carries ``tagged``.
+
+    ``repeated`` questions were answered before.
+    """
 
     photo: str
     label: str
     tagged: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
+    repeated: bool = False
 
     @property
     def key(self) -> Key:
@@ -44,6 +51,7 @@ class Session(ABC):
     """The answers to some questions by any number of people; threads must take turns."""
 
     why = ""  # of the lines that are its answers
+    repeats = False  # whether all answers of a person to a question stay, not the last one alone
 
     def __init__(self, log: AnswerLog) -> None:
         self.log = log
@@ -56,12 +64,12 @@ class Session(ABC):
         """Forget all answers."""
 
     @abstractmethod
-    def take(self, key: Key, people: Mapping[str, Word]) -> None:
-        """Take in what people say of a photo and label now, the latest last."""
+    def take(self, key: Key, line: Line) -> None:
+        """Take in a line about a photo and label; ``self.said`` holds what people say now."""
 
-    @abstractmethod
     def ahead(self, assumed: Assumed) -> Iterator[UseQuestion]:
         """Yield what can be asked now, and then what follows if each answer is yes."""
+        return iter(())
 
     def resume(self) -> None:  # noqa: B027
         """Go on after answers were taken in."""
@@ -79,7 +87,7 @@ class Session(ABC):
         lines = self.log.lines()
         if lines is not self._read:
             self._read, self._taken = lines, 0
-            self.said: dict[Key, dict[str, Word]] = {}
+            self.said: dict[Key, dict[str, tuple[Word, ...]]] = {}  # by person, the latest last
             self._last: dict[str, list[Key]] = {}  # what each person answered, in order
             self.restart()
         for line in lines[self._taken :]:
@@ -91,20 +99,31 @@ class Session(ABC):
         if isinstance(line, Note):
             told = self.told(line)
         elif self.covers(line):
-            word = None if line.answer == "undo" else line.answer
-            told = (line.photo, line.label), line.who, word
+            told = (
+                (line.photo, line.label),
+                line.who,
+                None if line.answer == "undo" else line.answer,
+            )
         else:
             return
         if told is None:
             return
-        key, who, said = told
-        people, last = self.said.setdefault(key, {}), self._last.setdefault(who, [])
-        last[:] = [other for other in last if other != key]
-        people.pop(who, None)
-        if said is not None:
-            people[who] = said
+        key, who, word = told
+        people, last = self.said.pop(key, {}), self._last.setdefault(who, [])
+        words = people.pop(who, ())
+        if not self.repeats:
+            words, last[:] = (), [other for other in last if other != key]
+        if word is not None:
+            words = (*words, word)
             last.append(key)
-        self.take(key, people)
+        elif key in last:
+            words = words[:-1]
+            del last[len(last) - 1 - last[::-1].index(key)]
+        if words:
+            people[who] = words
+        if people:
+            self.said[key] = people
+        self.take(key, line)
 
     def ask(self, who: str) -> UseQuestion | None:
         """Return what to ask a person now, and hold it for them; None if nothing is left.
@@ -141,13 +160,13 @@ class Session(ABC):
         self.log.append([line for line in lines if line is not None])
         self.refresh()
 
-    @abstractmethod
     def undoing(self, key: Key, who: str) -> Line:
         """Return the line that takes back what a person said."""
+        return answered(*key, "undo", who, self.why)
 
-    @abstractmethod
     def question_of(self, key: Key) -> UseQuestion:
         """Return the question about a photo and label."""
+        return UseQuestion(*key)
 
     def undo(self, who: str) -> UseQuestion | None:
         """Take back what a person answered last; return it, held for them again."""
@@ -162,3 +181,12 @@ class Session(ABC):
     @property
     def people(self) -> list[str]:
         return sorted(who for who, last in self._last.items() if last)
+
+
+def as_answer(word: Word) -> Answer:
+    """Return a word as an answer; raise if it is none."""
+    words: tuple[Answer, ...] = get_args(Answer)
+    for answer in words:
+        if word == answer:
+            return answer
+    raise DataError(f"an answer is yes, no or unsure, got {word!r:.60}")

@@ -19,7 +19,7 @@ Stretches are tested from the first on until one fails (a fixed sequence), so wi
 no stretch that passed holds more false suspects than the level: nor do they together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import floor
@@ -27,24 +27,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.answers.log import ANSWER_WORDS, AnswerLog, answered
-from labelwise.base.arrays import Array, as_mask, check_shapes, mask_tensor, to_numpy, to_tensor
-from labelwise.base.progress import Silent, Watch
-from labelwise.base.special import expit
+from labelwise.base.arrays import Array, Numbers, as_mask, check_shapes, to_numpy
+from labelwise.base.special import expit, logit
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import from_cell
 from labelwise.calibration import platt
 from labelwise.calibration.entries import folds_of
 from labelwise.errors import DataError, SettingsError
-from labelwise.learn.objectives import bce_loss
 from labelwise.links import Link
 from labelwise.tables import LabelTable
-from labelwise.tables.rows import read_csv_rows
 from labelwise.tables.table import LabelSets, SoftLabels
+from labelwise.tables.tabular import read_csv_rows
 from labelwise.types import nearest
 
 # A review file is a CSV with one question per row, "does this photo carry this label?". The table
@@ -192,10 +188,7 @@ def log_changes(path: Path, changes: Iterable[Change]) -> None:
 # What rows that a fit did not see say of each row: links and heads fitted over folds.
 #
 # A model that was fitted on a wrong label believes it, so the labels of a row are only judged by
-# fits on the other rows. Frozen features get a linear head per fold first:
-#
-#     minimise over W, b:   sum over the other folds' known entries of log(1 + exp(-(2y - 1) z))
-#                           + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
+# fits on the other rows. Frozen features get the out-of-fold logits of :mod:`labelwise.eyes.fit`.
 #
 # A head that learns from mistakes that one certain dog in twenty is not a dog makes all certain
 # dogs look the same. So a share ``missing`` of the present labels is taken to be lost and a share
@@ -213,7 +206,6 @@ def log_changes(path: Path, changes: Iterable[Change]) -> None:
 # Suspects are ordered by z.
 
 STEPS = 40
-HEAD_L2 = 0.1
 CONTEXT_L2 = 5.0
 USUAL_MISTAKES = (0.05, 0.001)  # missing of the present, wrong of the absent, before any fit
 
@@ -226,13 +218,13 @@ def crossfit_log_odds(
     *,
     folds: int = 5,
     seed: int = 0,
-) -> Tensor:
+) -> Numbers:
     """Return calibrated log-odds (N, K): each row's by the Platt link of the other folds."""
-    scores, truth, known = _tensors(logits, labels, observed)
-    odds = torch.empty(scores.shape, dtype=torch.float64)
+    scores, truth, known = _arrays(logits, labels, observed)
+    odds = np.empty(scores.shape)
     for held in _folds(len(scores), folds, seed):
         fitted = platt(scores[~held], truth[~held], link, None if known is None else known[~held])
-        odds[held] = fitted.log_odds(scores[held]).detach().double()
+        odds[held] = to_numpy(fitted.log_odds(scores[held]))
     return odds
 
 
@@ -240,7 +232,7 @@ def crossfit_log_odds(
 class TrueLogOdds:
     """Log-odds (N, K) that labels are there; the shares of present ones not given, absent given."""
 
-    log_odds: Tensor
+    log_odds: Numbers
     missing: float
     wrong: float
 
@@ -260,114 +252,62 @@ def crossfit_true_log_odds(
     ``log_odds`` are those of :func:`crossfit_log_odds`. With ``context`` the other labels of a row
     count too; what is given of a label itself is never used for it.
     """
-    odds, truth, known = _tensors(log_odds, labels, observed)
-    odds, truth = odds.float(), truth.float()
-    weight = torch.ones_like(truth) if known is None else known.float()
-    others = torch.zeros(len(odds), 0)
+    odds, truth, known = _arrays(log_odds, labels, observed)
+    weight = np.ones(truth.shape) if known is None else known.astype(np.float64)
+    others = np.zeros((len(odds), 0))
     if context:
-        probs = torch.special.expit(odds)
-        others = torch.cat([torch.where(weight > 0, truth, probs), probs], dim=1)
-        others = others - others.mean(0)
-    held_out_odds = torch.empty(odds.shape, dtype=torch.float64)
-    shares = []
+        probs = expit(odds)
+        others = np.concatenate([np.where(weight > 0, truth, probs), probs], axis=1)
+        others -= others.mean(0)
+    held_out_odds, shares = np.empty(odds.shape), []
     # Other folds than before: rows that share a fold have log-odds by one fit, and its errors.
     for held in _folds(len(odds), folds, seed + 1):
         seen = [part[~held] for part in (odds, others, truth, weight)]
         slope, offset, pairs, rates = _fit_with_mistakes(*seen, l2=l2)
-        held_out_odds[held] = torch.addmm(slope * odds[held] + offset, others[held], pairs).double()
+        held_out_odds[held] = slope * odds[held] + offset + others[held] @ pairs
         shares.append(rates)
-    missing, wrong = torch.stack(shares).mean(0).tolist()
+    missing, wrong = np.mean(shares, axis=0).tolist()
     return TrueLogOdds(held_out_odds, missing, wrong)
 
 
 def _fit_with_mistakes(
-    odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, *, l2: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a (K,), c (K,), B over C (2K or 0, K) and the shares (priors: deviation 1)."""
+    odds: Numbers, others: Numbers, truth: Numbers, weight: Numbers, *, l2: float
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Return the fit of the notes above by the posterior's largest value.
+
+    That is a (K,), c (K,), B over C (2K, or 0 without context, by K), and the shares of missing and
+    wrong labels, whose log-odds have a normal prior around the usual ones with deviation 1.
+    """
+    from scipy.optimize import minimize  # slow to import, and seldom needed
+
     rows, labels = odds.shape
-    off_diagonal = (1 - torch.eye(labels)).repeat(others.shape[1] // labels, 1)
-    usual = torch.tensor(USUAL_MISTAKES).logit()
-    slope, offset = torch.ones(labels), torch.zeros(labels)
-    pairs, shares = torch.zeros_like(off_diagonal), usual.clone()
+    off_diagonal = np.tile(1 - np.eye(labels), (others.shape[1] // labels, 1))
+    usual = logit(np.array(USUAL_MISTAKES))
+    ends = [labels, 2 * labels, 2 * labels + off_diagonal.size]
 
-    def loss() -> Tensor:
-        kept = pairs * off_diagonal
-        p = torch.special.expit(torch.addmm(slope * odds + offset, others, kept))
-        missing, wrong = torch.special.expit(shares).unbind()
+    def parts(numbers: Numbers) -> list[Numbers]:
+        slope, offset, pairs, shares = np.split(numbers, ends)
+        return [slope, offset, pairs.reshape(off_diagonal.shape) * off_diagonal, shares]
+
+    def loss(numbers: Numbers) -> tuple[float, Numbers]:
+        slope, offset, pairs, shares = parts(numbers)
+        p, rates = expit(slope * odds + offset + others @ pairs), expit(shares)
+        missing, wrong = rates
         given = wrong + (1 - missing - wrong) * p
-        likely = truth * given.log() + (1 - truth) * (1 - given).log()
-        penalty = l2 * kept.square().sum() + (shares - usual).square().sum()
-        likelihood: Tensor = (likely * weight).sum(dtype=torch.float64)
-        return ((penalty / 2 - likelihood) / rows).float()
+        likely = truth * np.log(given) + (1 - truth) * np.log1p(-given)
+        penalty = l2 * np.square(pairs).sum() + np.square(shares - usual).sum()
+        by_given = weight * ((1 - truth) / (1 - given) - truth / given)
+        by_z = by_given * (1 - missing - wrong) * p * (1 - p)
+        by_rates = np.array([-(by_given * p).sum(), (by_given * (1 - p)).sum()])
+        by_pairs = (others.T @ by_z + l2 * pairs) * off_diagonal
+        by_shares = by_rates * rates * (1 - rates) + shares - usual
+        gradient = [(by_z * odds).sum(0), by_z.sum(0), by_pairs.ravel(), by_shares]
+        return float(penalty / 2 - (likely * weight).sum()) / rows, np.concatenate(gradient) / rows
 
-    _minimise([slope, offset, pairs, shares], loss)
-    return slope, offset, pairs * off_diagonal, torch.special.expit(shares)
-
-
-def _minimise(parameters: list[Tensor], loss: Callable[[], Tensor]) -> None:
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    how: dict[str, Any] = {"history_size": 10, "line_search_fn": "strong_wolfe"}
-    optimizer = torch.optim.LBFGS(parameters, max_iter=STEPS, **how)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-
-
-def crossfit_heads(
-    features: Array,
-    labels: Array,
-    observed: Array | None = None,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-    l2: float = HEAD_L2,
-    watch: Watch | None = None,
-) -> Tensor:
-    """Return logits (N, K): each row's by a linear head fitted on the other folds' features."""
-    inputs, (truth, _, known) = to_tensor(features), _tensors(labels, labels, observed)
-    if inputs.ndim != 2 or len(inputs) != len(truth):
-        raise ValueError(f"features must be (N, D) for {len(truth)} rows, got {[*inputs.shape]}")
-    watch = watch or Silent()
-    watch.start("refitting heads", len(inputs))
-    logits = torch.empty(truth.shape, dtype=torch.float32)
-    for held in _folds(len(inputs), folds, seed):
-        mask = None if known is None else known[~held]
-        weight, bias = fit_linear_head(inputs[~held], truth[~held], mask, l2=l2)
-        logits[held] = inputs[held].float() @ weight + bias
-        watch.advance(int(held.sum()))
-    watch.finish()
-    return logits
-
-
-def fit_linear_head(
-    features: Array, labels: Array, observed: Array | None = None, *, l2: float = HEAD_L2
-) -> tuple[Tensor, Tensor]:
-    """Return weight (D, K) and bias (K,) of a logistic head on features as they are."""
-    inputs, (truth, _, mask) = to_tensor(features).float(), _tensors(labels, labels, observed)
-    truth = truth.float()
-    known = torch.ones_like(truth) if mask is None else mask.float()
-    mean, spread = inputs.mean(0), inputs.std(0, correction=0) + 1e-6
-    scaled = (inputs - mean) / spread
-    count = known.sum(0).clamp(min=1)
-    share = ((truth * known).sum(0) + 0.5) / (count + 1)
-    weight, bias = torch.zeros(inputs.shape[1], truth.shape[1]), share.logit()
-
-    def loss() -> Tensor:
-        losses = bce_loss(scaled @ weight + bias, truth) * known
-        total: Tensor = (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
-        return total
-
-    _minimise([weight, bias], loss)
-    own = weight / spread[:, None]
-    return own, bias - mean @ own
+    start = np.concatenate([np.ones(labels), np.zeros(labels + off_diagonal.size), usual])
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+    slope, offset, pairs, shares = parts(found.x)
+    return slope, offset, pairs, expit(shares)
 
 
 def deal_folds(
@@ -382,16 +322,17 @@ def deal_folds(
     return folds_of(count, folds, seed & 0xFFFFFFFF)[units]  # the bits that torch takes
 
 
-def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:  # masks (N,) of rows held out
-    dealt = torch.from_numpy(deal_folds(rows, folds, seed=seed))
+def _folds(rows: int, folds: int, seed: int) -> list[NDArray[np.bool_]]:
+    """Return masks (N,) of the rows held out."""
+    dealt = deal_folds(rows, folds, seed=seed)
     return [dealt == number for number in range(folds)]
 
 
-def _tensors(
+def _arrays(
     scores: Array, labels: Array, observed: Array | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    values, truth = to_tensor(scores), to_tensor(labels)
-    known = None if observed is None else mask_tensor(observed, "observed")
+) -> tuple[Numbers, Numbers, NDArray[np.bool_] | None]:
+    values, truth = (to_numpy(part).astype(np.float64) for part in (scores, labels))
+    known = None if observed is None else as_mask(to_numpy(observed), "observed").astype(bool)
     check_shapes(scores=values, labels=truth, observed=known)
     return values, truth, known
 

@@ -138,6 +138,10 @@ STAKES = np.array([0.35, 0.5, 0.65, 0.8])  # of the largest stake
 BINS = 5  # ranges of scores
 GRID = 401  # shares at which an interval is sought
 HOPELESS = 300  # answers (per tag)
+FEW_LOOKS = 4  # answers about a tag before a test, as forecast
+KEPT_RATE = 0.4  # most wrong uses of what is kept in the end, as a share of those allowed
+FIRST_FORECAST = 20  # answers before it
+FORECAST, FORECAST_SLACK = (0.33, 2.4), 25  # of the expected answers; and answers at both ends
 
 
 @dataclass(frozen=True)
@@ -350,6 +354,40 @@ class Audit:
             finished=self._next is None,
         )
 
+    def forecast(self) -> tuple[int, int] | None:
+        """Return between which numbers of answers a guarantee is likely to take; None too early.
+
+        Of audits of simulated tables that end with a guarantee, 90 % keep it (evidence/audit.md).
+        """
+        if self.per_tag or self.count < FIRST_FORECAST or not np.isfinite(more := self.more()):
+            return None
+        low, high = (more * factor for factor in FORECAST)
+        least, most = max(low - FORECAST_SLACK, 0.0), high + FORECAST_SLACK
+        return 10 * int(least / 10), 10 * int(np.ceil(most / 10))
+
+    def more(self) -> float:
+        """Return about how many more answers it takes; infinite where no end is in sight.
+
+        Those of a test follow from the growth of its capital at the set's mean wrong rate
+        (:func:`answers_needed`); before it, tags that are worth a look take FEW_LOOKS answers each.
+        """
+        if self._next is None:
+            return 0.0
+        wrong, sizes, test, looks = self.strata * self._beliefs[2], self.strata, self.test, 0.0
+        if test is None:
+            asked = self.asked.sum(1)
+            wanted = self._is_worth_a_look(self.sizes - asked)
+            looks = float(np.clip(FEW_LOOKS - asked, 1, None)[wanted].sum())
+            kept = self._best_set(self.tests)[0]
+            null, gain = 1 - self.level, 1 - np.log(1 - self.confidence)
+        else:
+            kept, null = test.kept, self._null(test)
+            gain = 1 - np.log(test.delta) - test.gained(null)
+        # What is kept in the end has fewer wrong uses than what looks best now.
+        rate = min(wrong[kept].sum() / sizes[kept].sum(), KEPT_RATE * null)
+        left = (sizes - self.asked)[kept].sum()
+        return looks + float(np.minimum(answers_needed(gain, rate, null), left))
+
     def kept(self) -> NDArray[np.bool_]:
         """Mask (K, ranges of scores) of what is kept now; in phase one what would be."""
         if self.per_tag:
@@ -422,14 +460,18 @@ class Audit:
         else:
             self._draw(self.test.kept)
 
-    def _worth_a_look(self, left: Counts) -> int | None:
-        """Return the tag to ask about in phase one; None where no answer is worth its price."""
+    def _is_worth_a_look(self, left: Counts) -> NDArray[np.bool_]:
+        """Return for which tags an answer in phase one is worth its price."""
         table, weights, prices = worth_asking(1 - self.level)
         asked, at = self.asked.sum(1), np.abs(weights - self._beliefs[0][:, None]).argmin(1)
         seen = np.minimum(asked, MOST_FIRST - 1)
         worth = prices[table[at, seen, np.minimum(self.wrong.sum(1), seen)]]
         wanted = worth > ASK_PRICE[self.scored] * self._keepable() / self.sizes
-        wanted &= (left > 0) & (asked < MOST_FIRST)
+        return np.asarray(wanted & (left > 0) & (asked < MOST_FIRST))
+
+    def _worth_a_look(self, left: Counts) -> int | None:
+        """Return the tag to ask about in phase one; None where no answer is worth its price."""
+        wanted, asked = self._is_worth_a_look(left), self.asked.sum(1)
         if not wanted.any():
             return None
         rounds = np.where(wanted, asked, np.iinfo(np.int64).max)

@@ -307,3 +307,8 @@ def _with(law: Numbers, p: Numbers) -> Numbers:
     longer[:, :-1] = law * (1 - p[:, None])
     longer[:, 1:] += law * p[:, None]
     return longer
+
+
+def far_apart(chosen: float, true: float) -> bool:
+    """Return whether an image has twice or half the labels it should, by half a label or more."""
+    return abs(chosen - true) >= 0.5 and not true / 2 < chosen < 2 * true
