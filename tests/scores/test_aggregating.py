@@ -81,7 +81,7 @@ def shots(tmp_path):
 def test_bursts_become_a_table_that_every_verb_for_scores_reads(shots, tmp_path):
     out = tmp_path / "bursts.csv"
     by = ("--by", "burst", "--by", "site")
-    result = must_run("aggregate", shots, "--scores", "logits", *by, "-o", out)
+    result = must_run("data", "convert", shots, "--scores", "logits", *by, "-o", out)
     assert "600 photos in 200 units by burst, site, with their labels" in result.stdout
     with out.open() as file:
         rows = {row["burst"]: row for row in csv.DictReader(file)}
@@ -92,10 +92,22 @@ def test_bursts_become_a_table_that_every_verb_for_scores_reads(shots, tmp_path)
     assert float(rows["7"]["label:fox"]) == max(int(row["label:fox"]) for row in photos)
     assert (rows["7"]["site"], rows["7"]["split"], rows["7"]["photos"]) == ("s2", "val", "3")
     apart = ("--fit-on", "val", "--report-on", "test")
-    must_run("decide", out, "--scores", "logits", *apart, "--rule", "best-f", "--by", "site")
-    must_run("estimate", out, "--scores", "logits", "--by", "site")
+    must_run(
+        "calibrate",
+        "--calibrator",
+        "none",
+        out,
+        "--scores",
+        "logits",
+        *apart,
+        "--rule",
+        "best-f",
+        "--by",
+        "site",
+    )
+    must_run("count", out, "--scores", "logits", "--by", "site")
     by = ("--by", "site", "--by", "month", "--by", "split", "-o", tmp_path / "months.parquet")
-    result = must_run("aggregate", shots, "--scores", "logits", *by)
+    result = must_run("data", "convert", shots, "--scores", "logits", *by)
     assert "20 units by site, month, split" in result.stdout
 
 
@@ -107,6 +119,8 @@ def test_bursts_become_a_table_that_every_verb_for_scores_reads(shots, tmp_path)
     ],
 )
 def test_units_that_cannot_be_meant(shots, tmp_path, by, sentence):
-    result = run("aggregate", shots, "--scores", "logits", "--by", by, "-o", tmp_path / "x.csv")
+    result = run(
+        "data", "convert", shots, "--scores", "logits", "--by", by, "-o", tmp_path / "x.csv"
+    )
     assert sentence in str(result.exception)
     assert not (tmp_path / "x.csv").exists()

@@ -162,7 +162,7 @@ def test_tables_as_spreadsheets_and_pandas_write_them(tmp_path):
     found = read_detections(tmp_path)
     assert found.scores.tolist() == [0.5, 0.4, 0.3, 0.7]
     np.testing.assert_array_equal(found.correct, [1, 0, np.nan, np.nan])
-    must_run("estimate", tmp_path, "--by", "folder", "--csv", tmp_path / "calls.csv")
+    must_run("count", tmp_path, "--by", "folder", "--csv", tmp_path / "calls.csv")
     with (tmp_path / "calls.csv").open() as file:
         assert [row["folder"] for row in csv.DictReader(file)] == ["C:/north", "C:/south"]
     (tmp_path / "a.csv").write_text(f"{header},File\nx.wav,,0.5,Strix aluco,Owl,0,y.wav\n")
@@ -227,7 +227,7 @@ def test_answers_that_are_none_and_rows_that_are_not_there(tmp_path):
 def test_scores_are_calibrated_decided_and_applied_without_a_picture(tmp_path):
     label, _, score, truth, drawn = write(tmp_path / "birdnet.csv")
     result = must_run(
-        "calibrate", tmp_path / "birdnet.csv", "--method", "platt", "-o", tmp_path / "cal"
+        "calibrate", tmp_path / "birdnet.csv", "--calibrator", "platt", "-o", tmp_path / "cal"
     )
     written = pq.read_table(tmp_path / "cal" / "detections.parquet")
     probs = written["probability"].to_numpy()
@@ -242,13 +242,24 @@ def test_scores_are_calibrated_decided_and_applied_without_a_picture(tmp_path):
         own = (label == k) & ~drawn
         assert probs[own].mean() == pytest.approx(truth[own].mean(), abs=0.08)
     out = tmp_path / "rule.json"
-    must_run("decide", tmp_path / "birdnet.csv", "--rule", "precision-0.5", "-o", out)
-    must_run("apply", out, tmp_path / "birdnet.csv", "-o", tmp_path / "kept.csv")
+    must_run(
+        "calibrate",
+        "--calibrator",
+        "none",
+        tmp_path / "birdnet.csv",
+        "--rule",
+        "precision-0.5",
+        "-o",
+        out,
+    )
+    must_run("predict", out, tmp_path / "birdnet.csv", "-o", tmp_path / "kept.csv")
     with (tmp_path / "kept.csv").open() as file:
         kept = [row["chosen"] == "true" for row in csv.DictReader(file)]
     cuts = json.loads(out.read_text())["thresholds"]
     assert kept == [score[r] >= cuts[NAMES[label[r]]] for r in range(len(label))]
-    result = must_run("decide", tmp_path / "birdnet.csv", "--promise", "recall=0.6")
+    result = must_run(
+        "calibrate", "--calibrator", "none", tmp_path / "birdnet.csv", "--guarantee", "recall=0.6"
+    )
     assert "at least 60.0% of the labels of an image are found" in result.stdout
 
 
@@ -264,17 +275,19 @@ def test_each_detection_is_asked_about_under_its_own_label(tmp_path, digits):
 def test_a_species_that_nobody_checked_is_not_guessed(tmp_path):
     write(tmp_path / "birdnet.csv", rows=600)
     rule = ("--rule", "sensitivity-0.9", "-o", tmp_path / "rule.json")
-    must_run("decide", tmp_path / "birdnet.csv", *rule)
+    must_run("calibrate", "--calibrator", "none", tmp_path / "birdnet.csv", *rule)
     text = (tmp_path / "birdnet.csv").read_text().replace("Parus major", "Corvus corax", 1)
     (tmp_path / "other.csv").write_text(text)
-    result = run("apply", tmp_path / "rule.json", tmp_path / "other.csv", "-o", tmp_path / "x.csv")
+    result = run(
+        "predict", tmp_path / "rule.json", tmp_path / "other.csv", "-o", tmp_path / "x.csv"
+    )
     assert "was fitted without 'Corvus corax'" in str(result.exception)
 
 
 def test_calls_are_counted_by_site_and_species(tmp_path):
     label, site, _, truth, drawn = write(tmp_path / "birdnet.csv")
     counts = tmp_path / "counts.csv"
-    result = must_run("estimate", tmp_path / "birdnet.csv", "--by", "site", "--csv", counts)
+    result = must_run("count", tmp_path / "birdnet.csv", "--by", "site", "--csv", counts)
     assert "if a score means the same in every group" in result.stdout
     assert "calls that the program missed are not among them" in result.stdout
     with counts.open() as file:
@@ -287,7 +300,7 @@ def test_calls_are_counted_by_site_and_species(tmp_path):
         assert said == [part.sum() for part in (cell, cell & drawn, cell & drawn & truth)]
         held += float(row["low"]) <= truth[cell].sum() <= float(row["high"])
     assert held >= 10
-    result = must_run("estimate", tmp_path / "birdnet.csv", "Strix aluco", "--method", "answers")
+    result = must_run("count", tmp_path / "birdnet.csv", "Strix aluco", "--count-by", "answers")
     assert "prediction-powered" in result.stdout
 
 
@@ -328,7 +341,7 @@ def test_recordings_of_a_group_are_alike(tmp_path):
                 cells = [start, start + 3, NAMES[0], NAMES[0], 0.5 + 0.0004 * row]
                 cells += [f"rec-{row}.wav" if by_recording else site, site]
                 table.writerow([*cells, right if rng.random() < 0.3 else ""])
-        must_run("estimate", path, "--csv", tmp_path / "counts")
+        must_run("count", path, "--csv", tmp_path / "counts")
         with (tmp_path / "counts").open() as file:
             (cell,) = csv.DictReader(file)
         return float(cell["low"]), float(cell["high"])

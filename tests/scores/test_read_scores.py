@@ -148,7 +148,7 @@ def test_a_bad_table_gets_one_sentence_that_names_the_file(tmp_path, text):
     path = write(tmp_path / "s.csv", text)
     with pytest.raises(DataError, match=BAD[text]) as error:
         read_scores(path, "logits")
-    assert str(path) in str(error.value)
+    assert path.name in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -168,9 +168,9 @@ def test_files_that_are_not_there_or_not_tables(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         read_scores(tmp_path / "s.csv", "logits")
     with pytest.raises(DataError, match=r"must be one of \.csv"):
-        read_scores(write(tmp_path / "s.txt", "x"), "logits")
-    latin, cell = f"{HEADER},café\n", f"{HEADER}\ncafé,1,2,0,1\n"
-    files = {"s.npz": "not a zip", "s.parquet": "not parquet", "latin.csv": latin, "cell.csv": cell}
+        read_scores(write(tmp_path / "s.doc", "x"), "logits")
+    latin = f"{HEADER},café\n"
+    files = {"s.npz": "not a zip", "s.parquet": "not parquet", "latin.csv": latin}
     for name, text in files.items():
         (tmp_path / name).write_bytes(text.encode("latin-1"))
         with pytest.raises((DataError, CheckpointError), match=name):

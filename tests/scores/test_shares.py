@@ -81,7 +81,7 @@ def test_predict_shows_the_shares_of_labels(tmp_path):
     for number in range(30):
         picture(tmp_path / "photos" / f"{number}.png", number)
     out = tmp_path / "all.jsonl"
-    said = must_run("predict", run, tmp_path / "photos", "--shares", "-o", out).output
+    said = must_run("predict", run, tmp_path / "photos", "--frequencies", "-o", out).output
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     probs = np.array([[row["probs"][name] for name in LABELS] for row in rows])
     shift = share_shift(held_out_of(run), Sigmoid(), torch.from_numpy(logit(probs)))
@@ -90,5 +90,5 @@ def test_predict_shows_the_shares_of_labels(tmp_path):
         line = next(line for line in said.splitlines() if one.label in line.split()[:1])
         assert {f"{one.before:.1%}", f"{one.now:.1%}"} <= set(line.split())
     assert "--adapt-shares does not apply" in refused("evaluate", run, "--adapt-shares")
-    shards = ("--shares", "-o", f"{tmp_path}/shards/")
+    shards = ("--frequencies", "-o", f"{tmp_path}/shards/")
     assert "not for shards" in refused("predict", run, tmp_path / "photos", *shards)

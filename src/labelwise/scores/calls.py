@@ -22,7 +22,7 @@ from labelwise.scores.read import (
     unlabelled_scores,
     with_checks,
 )
-from labelwise.scores.tables import Kind, read_raw
+from labelwise.tables.score_files import Kind, read_raw
 from labelwise.types import nearest
 
 # A detection of label k with the log-odds u is right with probability

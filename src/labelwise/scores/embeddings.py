@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from labelwise.base.text import from_cell
 from labelwise.errors import DataError
-from labelwise.scores.tables import (
+from labelwise.scores.tables import places
+from labelwise.tables.score_files import (
     RawScores,
     npz_arrays,
     npz_labels,
     npz_matrix,
     npz_texts,
-    places,
     refuse_twice,
 )
 from labelwise.types import matching_columns, nearest

@@ -25,11 +25,12 @@ from labelwise.evaluation import Evaluation, evaluate
 from labelwise.links import Grouped, Link
 from labelwise.predictions import Predictions
 from labelwise.scores.read import ScoreTable
-from labelwise.scores.tables import FITTED_FORMAT, Kind
+from labelwise.scores.tables import FITTED_FORMAT
+from labelwise.tables.score_files import Kind
 from labelwise.taxonomy import AttributeColumns
 
 SHARE = 0.5  # of the rows, that test the promise
-ONLY_RANK = "these scores only rank, so {}; calibrate them first, as with --calibrate platt"
+ONLY_RANK = "these scores only rank, so {}; calibrate them first, as with --calibrator platt"
 
 
 def fit_calibrator(

@@ -34,8 +34,9 @@ from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
 from labelwise.scores.fit import Judged
 from labelwise.scores.read import Detections, UnlabelledScores
-from labelwise.scores.tables import FITTED_FORMAT, Kind, places, write_columns
+from labelwise.scores.tables import FITTED_FORMAT, places, write_columns
 from labelwise.tables.rows import read_json
+from labelwise.tables.score_files import Kind
 from labelwise.types import LabelSpace, matching_columns
 
 

@@ -26,13 +26,10 @@ from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.predictions import Predictions
 from labelwise.scores.embeddings import Texts, read_cosines
 from labelwise.scores.tables import (
-    Kind,
-    RawScores,
     check_labels,
     label_arrays,
     labels_beside,
     places,
-    read_raw,
     refuse_entries,
     some_places,
     unscored_note,
@@ -40,6 +37,7 @@ from labelwise.scores.tables import (
 from labelwise.tables import LabelTable
 from labelwise.tables.camera_results import read_times
 from labelwise.tables.load import load_for_labels
+from labelwise.tables.score_files import Kind, RawScores, read_raw
 from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest
 
@@ -346,7 +344,7 @@ def read_scores(
     else:
         way = "add 'label:NAME' columns (an array 'labels'), or give a second file with --labels"
         raise DataError(f"{path}: there are no labels; {way}")
-    notes = []
+    notes = list(raw.notes)
     if raw.failed:
         notes.append(f"{unscored_note(raw.failed, str(path))}.")
     if not matched.all():

@@ -223,7 +223,7 @@ def share_shift(held_out: Predictions, link: Link | None, logits: Array) -> Shar
 
 
 if TYPE_CHECKING:  # what was saved is read without torch
-    from labelwise.models.inference import Inferred
+    from labelwise.learn.inference import Inferred
     from labelwise.models.scoring import Scored
+    from labelwise.pictures.batches import Decode
     from labelwise.pictures.inputs import Failure
-    from labelwise.pictures.loading import Decode

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,16 @@ from labelwise.answers.asking import Pool
 from labelwise.answers.suspects import (
     Reviewed,
     Suspects,
-    crossfit_heads,
     marked_checks,
     read_review,
 )
-from labelwise.base.arrays import to_numpy
 from labelwise.base.files import write_text
-from labelwise.base.progress import Watch, make_watch
+from labelwise.base.progress import Watch
 from labelwise.base.storage import is_uri
-from labelwise.errors import DataError, SettingsError
+from labelwise.base.text import counted
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.eyes import Eye, features
+from labelwise.eyes.fit import fit
 from labelwise.links import Sigmoid
 from labelwise.models import load_model
 from labelwise.models.run_folder import RunFolder, fetched_run
@@ -37,24 +38,20 @@ from labelwise.predictions import Predictions
 from labelwise.scores.embeddings import holds_vectors, read_embeddings
 from labelwise.scores.read import read_scores, read_unlabelled
 from labelwise.scores.run import read_run, unread_notes, watched
-from labelwise.scores.tables import (
-    ANSWER_COLUMNS,
-    Kind,
-    aligned_labels,
-    places,
-    read_raw,
-    unscored_note,
-)
+from labelwise.scores.tables import aligned_labels, places, unscored_note
 from labelwise.tables import LabelTable
 from labelwise.tables.camera_results import read_camera_results, with_classes
-from labelwise.tables.columns import PATH_HEADERS
 from labelwise.tables.derived import GroupedTable, group_near_copies, group_near_vectors
 from labelwise.tables.load import load_for_labels
-from labelwise.tables.rows import read_csv_rows, read_json
-from labelwise.tables.tabular import TABULAR
+from labelwise.tables.rows import read_json
+from labelwise.tables.score_files import ANSWER_COLUMNS, Kind, read_raw
+from labelwise.tables.tabular import TABULAR, read_csv_rows
+from labelwise.tables.words import PATH_HEADERS
 from labelwise.types import matching_columns, nearest
 
 MOST_ASKED = 5  # labels of a photo
+LOOKED_AT = 5000  # photos that the network sees to find copies; of more, a look from afar has to do
+FEATURES = "runs/features"  # where training finds them again
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,15 +231,15 @@ def grouped_copies(
     """Return a table with its near copies as groups: by look, or by vectors of a given cosine."""
     if model is not None and file is not None:
         raise SettingsError("give --model or --embeddings, not both")
-    features = isinstance(table.images, FeatureRows)
+    held = isinstance(table.images, FeatureRows)
     named = model is not None or file is not None
-    if features and named:
+    if held and named:
         what = f"{table.name} holds features, which are compared themselves"
         raise SettingsError(f"{what}; leave --model and --embeddings out")
-    if not features and not named and cosine is not None:
+    if not held and not named and cosine is not None:
         raise SettingsError("--cosine is for --model and --embeddings; leave it out")
-    if not features and not named:
-        return group_near_copies(table, watch)
+    if not held and not named:
+        return group_near_copies(table, watch, features=_features(table, watch))
     if cosine is None or not 0 < cosine <= 1:
         rule = "from which cosine on two photos are near copies, between 0 and 1, as 0.9"
         raise SettingsError(f"say with --cosine {rule}; it depends on the model (got {cosine})")
@@ -260,6 +257,36 @@ def grouped_copies(
         photo = f"{name!r} of {table.name}{nearest(name, embeddings.ids)}"
         raise DataError(f"{file}: there is no vector of the photo {photo}")
     return group_near_vectors(table, embeddings.vectors[rows], cosine)
+
+
+def copies_as_groups(table: LabelTable, watch: Watch) -> tuple[LabelTable, str]:
+    """Return a table whose copies are groups, and what to say of them; nothing without photos."""
+    photos = counted(len(table), "photo")
+    if isinstance(table.images, FeatureRows) or table.images.blocks is not None:
+        return table, ""
+    if len(table) > LOOKED_AT:
+        return table, f"copies were not looked for among {photos}; `labelwise data group` does"
+    try:
+        grouped = grouped_copies(table, None, None, None, watch)
+    except LabelwiseError:  # photos that are not there, which training will name
+        return table, ""
+    if not grouped.copies:
+        return table, ""
+    return grouped.table, (
+        f"{grouped.copies:,} of {photos} are copies of each other: they are written as groups, "
+        "which stay in one split"
+    )
+
+
+def _features(table: LabelTable, watch: Watch | None) -> NDArray[np.float32] | None:
+    """Return features of photos by the built-in network; None of too many, or unreadable ones."""
+    if len(table) > LOOKED_AT:
+        return None
+    try:
+        seen = features(Eye.open(), table.images, FEATURES, outputs=("means",), watch=watch)
+    except LabelwiseError:  # the look names each one
+        return None
+    return np.asarray(seen[:], np.float32)
 
 
 def _vectors_by_model(
@@ -284,7 +311,6 @@ def reviewable(
     place: str,
     split: str | None,
     *,
-    folds: int = 5,
     seed: int = 0,
     scores: Kind | None = None,
     link: str | None = None,
@@ -301,12 +327,12 @@ def reviewable(
             raise SettingsError(f"a run's model believes the train labels that it saw; {way}")
         return read_run(source, split or "val").predictions
     if holds_vectors(source):
-        return _from_features(source, split, folds, seed)
+        return _from_features(source, split, seed)
     table = read_scores(source, scores, link=link, labels=labels)
     return table.predictions if split is None else table.part(split)
 
 
-def _from_features(source: Path, split: str | None, folds: int, seed: int) -> Predictions:
+def _from_features(source: Path, split: str | None, seed: int) -> Predictions:
     table = read_embeddings(source)
     if table.labels is None or table.names is None:
         raise DataError(f"{source}: there is no array 'labels' to look for mistakes in")
@@ -317,8 +343,7 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> Pr
             raise DataError(f"{source}: no row has split {split!r}")
     known, present = ~np.isnan(table.labels[rows]), (table.labels[rows] == 1).astype(np.uint8)
     seen = None if known.all() else known
-    options: Any = {"folds": folds, "seed": seed, "watch": make_watch()}
-    logits = to_numpy(crossfit_heads(table.vectors[rows], present, seen, **options))
+    logits = fit(table.vectors[rows], present, seen, seed=seed).out_of_fold
     ids = [table.ids[row] for row in rows]
     return Predictions(ids, logits, present, seen, table.names, split or "", Sigmoid())
 
