@@ -9,6 +9,7 @@ import sys
 import warnings
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 from types import ModuleType, NoneType
 from typing import get_args
 
@@ -124,56 +125,41 @@ def test_an_option_has_one_type_and_one_meaning_everywhere():
                     assert meanings.setdefault(flag, kind) == kind, (path, flag)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="nobody can write a file into /proc")
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("start photos --scorer m", "train photos --model m"),
-        ("apply link.json s.csv", "predict link.json s.csv"),
-        ("mcp i --folder f", "serve --mcp i --tag-folder f"),
-        ("decide s.csv --promise f=0.6", "calibrate s.csv --guarantee f=0.6 --calibrator none"),
-        ("decide s.csv --calibrate=platt", "calibrate s.csv --calibrator=platt"),
-        ("check i dog --cut 0.5", "audit i dog --at-least 0.5"),
-        ("verify i --output f", "audit i --out f"),
-        ("estimate i dog --answers 5", "count i dog --ask 5"),
-        ("estimate i dog --answers-from f", "count i dog --answers f"),
-        ("review i --by wrong --count 5", "label next i --order wrong --top 5"),
-        ("serve --label p --words w --answers a", "label --page p --words w --out a"),
-        ("serve --label p --decoders 2", "label --page p --decoders 2"),
-        ("dossier r -o d", "report --format dossier r -o d"),
-        ("reproduce t --list", "papers list t"),
-        ("reproduce t --data d", "papers run t --source d"),
-        ("methods spa", "papers methods spa"),
-        ("aggregate s.csv --by burst --how most", "data convert s.csv --by burst --pool most"),
-        ("data suspects r --kind wrong", "data review r --find wrong"),
-        ("data next p --budget 5 --by value", "data review --find next p --top 5 --order value"),
-        ("data repair t a -o f", "data review t --apply a -o f"),
-        ("data near-copies t -o f", "data group t -o f"),
-        ("data bursts t --time at", "data group t --time-column at --gap 60"),
-        ("data keywords p --least 5", "data import p --min-count 5"),
-        ("data crops j --least 0.5", "data import j --at-least 0.5"),
-        ("data answers j a -o f", "data convert j --predictions a -o f"),
-        ("data export t -o f", "data convert t -o f"),
-        ("data clashes t g", "data rules t g"),
-    ],
+    "line", ["predict nothing nothing", "evaluate nothing --scores probs", "data group nothing"]
 )
-def test_old_names_work_with_a_note(old, new, monkeypatch, capsys):
-    seen = []
+def test_work_that_cannot_be_written_does_not_begin(line, monkeypatch, capsys):
+    """Oracle: what they would read is not there either, and is not asked for."""
+    assert call(monkeypatch, *line.split(), "-o", "/proc/tags.csv") == 1
+    assert capsys.readouterr().err.startswith("labelwise: cannot write /proc/tags.csv: ")
 
-    def resolve(group, context, args):
-        seen.append(args)
-        raise SystemExit(0)
 
-    monkeypatch.setattr("typer.core.TyperGroup.resolve_command", resolve)
-    root = typer.main.get_command(app)
-    words = old.split()
-    group, words = (root.commands["data"], words[1:]) if words[0] == "data" else (root, words)
-    expected = new.split()[1:] if group is not root else new.split()
-    parent = None if group is root else root.make_context("labelwise", ["data", "x"])
-    context = group.make_context("labelwise" if group is root else "data", words, parent=parent)
-    with pytest.raises(SystemExit):
-        group.resolve_command(context, words)
-    assert seen == [expected]
-    assert capsys.readouterr().err.count("works until 0.4") == (words[0] != expected[0])
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes there")
+def test_names_that_are_not_utf8_are_shown_in_a_sentence(tmp_path, monkeypatch, capsys):
+    """Oracle: the byte that makes the name, as an escape."""
+    odd = os.fsdecode(b"caf\xe9")
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "dog" / f"{odd}.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "1.png")
+    monkeypatch.chdir(tmp_path)
+    Path(f"{odd}.csv").write_text("id,score:cat,score:dog\na,0.5,0.25\nb,0.5,0.75\n")
+    Path("labels.csv").write_text("path,labels\na,cat\nb,dog\n")
+    scores = ("evaluate", f"{odd}.csv", "--scores", "probs", "--labels", "labels.csv")
+    for words, sentence in (
+        (scores, "the name caf\\xe9.csv is not UTF-8; rename it"),
+        (
+            ("data", "convert", ".", "-o", "x.csv"),
+            f"{tmp_path.name}: the file name dog/caf\\xe9.png",
+        ),
+    ):
+        status = call(monkeypatch, *words)
+        assert (status, sentence in capsys.readouterr().err) == (1, True), words
+    assert call(monkeypatch, "data", "describe", ".") == 0
+    assert (
+        "1 photo with a name that is not UTF-8, such as dog/caf\\xe9.png" in capsys.readouterr().out
+    )
 
 
 def test_a_variable_for_the_labelling_page_does_not_stop_what_is_not(monkeypatch, capsys):
@@ -279,7 +265,7 @@ def test_a_warning_is_one_line_and_one_for_programmers_is_not_shown(monkeypatch,
         warnings.warn("old name", DeprecationWarning, stacklevel=1)
         sys.exit()
 
-    monkeypatch.setattr("labelwise.cli.app.app", verb)
+    monkeypatch.setattr("labelwise.cli.start.app", verb)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert call(monkeypatch) == 0

@@ -18,7 +18,8 @@ from typed import must_run, refused
 from web_setup import running
 
 from labelwise.errors import DataError, SettingsError
-from labelwise.models import Predictor, load_model
+from labelwise.learn.predictor import Predictor
+from labelwise.models import load_model
 from labelwise.models.scoring import score
 from labelwise.pictures import ArrayImages, PictureImages
 from labelwise.tables import LabelTable, load, with_validation
@@ -27,7 +28,7 @@ from labelwise.training.settings import read_settings
 
 SMALL = (
     *("--backbone", "small-cnn", "--image-size", "24", "--epochs", "1", "--batch-size", "16"),
-    *("--accelerator", "cpu", "--calibrate", "none", "--rule", "0.5"),
+    *("--accelerator", "cpu", "--calibrator", "none", "--rule", "0.5"),
 )
 BANDS, NAMES = ("B02", "B03", "B04", "B08", "B11"), ("forest", "water")
 

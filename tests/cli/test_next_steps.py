@@ -4,13 +4,18 @@ Oracle: the exit status of the line as it is printed, with files of this folder 
 words in capitals.
 """
 
+import csv
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+import typer.main
 from search_setup import save_model, twelve_photos
 from typed import run
+
+from labelwise.cli.app import app
 
 FILES = {  # in the place of words in capitals
     "FOLDER": "'fitted again'",
@@ -27,6 +32,9 @@ FILES = {  # in the place of words in capitals
     "LABEL": "dog",
     "-OTHER": "-cat",
     "'?UNSURE'": "'?row'",
+    "NAME": "spa",
+    "DATA": "'my photos.csv'",
+    "OWNER/NAME": "someone/model",
 }
 NOT_HERE = re.compile(  # of other tests; and what is calibrated again, from labels it gave
     r"labelwise (train|serve|compare|label --page|papers)\b|--page$|--by site$|calibrate tags.csv"
@@ -52,6 +60,15 @@ def folder(tmp_path, monkeypatch):
     paths = sorted(path.relative_to(photos.parent) for path in photos.rglob("*.png"))
     table = [f"{path},{'dog' if number % 2 else 'cat'}" for number, path in enumerate(paths)]
     (tmp_path / "my work/my photos.csv").write_text("\n".join(["path,labels", *table]) + "\n")
+    votes = [
+        f"{path},dog,{who},{'yes' if path > paths[4] else 'no'}" for path in paths for who in "ab"
+    ]
+    (tmp_path / "my work/my votes.csv").write_text(
+        "\n".join(["photo,label,worker,answer", *votes]) + "\n"
+    )
+    (tmp_path / "my work/my groups.csv").write_text(
+        "group,kind,labels\nanimal,at-most-one,cat|dog\n"
+    )
     return tmp_path / "my work"
 
 
@@ -64,13 +81,38 @@ def steps(output):
         yield line
 
 
+def parsed(line):
+    """Parse a line that is not run here: its verb knows every option, and takes these values."""
+    group, words = typer.main.get_command(app), shlex.split(line)[1:]
+    while hasattr(group, "commands"):
+        name, group, words = group.resolve_command(group.make_context("", ["x"]), words)
+    group.make_context(name, words)
+
+
+def answered(line):
+    """Fill the questions of a table that a line gives back."""
+    words = shlex.split(line)
+    path = Path(words[words.index("--answers") + 1]) if "--answers" in words else None
+    if path is not None and path.suffix == ".csv":
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(row | {"answer": "yes"} for row in rows)
+
+
 def follow(*first):
     """Run commands and all that they name as next ones; return the lines that ran."""
     waiting, done = list(first), []
     while waiting and len(done) < MOST:
         line = waiting.pop(0)
-        if line in done or NOT_HERE.search(line):
+        if line in done:
             continue
+        if NOT_HERE.search(line):
+            parsed(line)
+            continue
+        answered(line)
         result = run(*shlex.split(line)[1:], input="s\n" * 9)
         # Where nothing can be estimated, no list is shown: a way on is named instead.
         unmeasured = " --wrong-about " in line and "No estimate" in result.output
@@ -89,6 +131,14 @@ def follow(*first):
         ("data observe 'my photos.csv' --keep 0.5 -o 'a b.csv'", "train"),
         ("data group 'my photos.csv' -o 'a b.csv'", "data split"),
         ("data convert 'my photos.csv' -o 'a b.csv'", "data describe"),
+        ("data split 'my photos.csv' -o 'a b.csv'", "train"),
+        ("data convert 'my photos.csv' --for label-studio -o 'a b.json'", "train"),
+        ("data votes 'my votes.csv' -o 'a b.csv'", "data describe"),
+        ("data rules 'my photos.csv' 'my groups.csv'", "train"),
+        ("audit 'my photos.csv' --photos . --csv 'a b.csv' -o 'my audit'", "audit"),
+        ("papers list", "papers run"),
+        ("papers methods", "papers methods"),
+        ("papers methods spa", "train"),
     ],
 )
 def test_what_is_named_about_tables_runs(folder, first, named):
@@ -101,11 +151,29 @@ def test_what_is_named_about_photos_runs(folder):
     save_model(folder / "my run")
     lines = follow("labelwise index 'my photos' --model 'my run' -o 'my index'")
     verbs = {line.split()[1] for line in lines}
-    assert verbs == {"index", "search", "tag"}
+    assert verbs == {"index", "search", "tag", "audit"}
+    follow("labelwise count 'my index' dog --ask 5 -o 'a b.csv'")
     lines = follow(
         "labelwise count 'my index' dog",
+        "labelwise audit 'my index' dog --top 5",
         "labelwise label next 'my index'",
+        "labelwise label 'my index' 'my photos/0.png' dog",
+    )
+    assert {line.split()[1] for line in lines} >= {"count", "audit", "label"}
+
+
+def test_what_is_named_about_a_run_runs(folder):
+    save_model(folder / "my run")
+    lines = follow(
         "labelwise evaluate 'my run'",
         "labelwise predict 'my run' 'my photos'",
+        "labelwise report 'my run'",
+        "labelwise export 'my run' --data 'my photos.csv' -o 'a b.onnx'",
     )
-    assert {line.split()[1] for line in lines} >= {"count", "label", "evaluate", "predict", "data"}
+    assert {line.split()[1] for line in lines} >= {
+        "evaluate",
+        "predict",
+        "report",
+        "data",
+        "export",
+    }

@@ -135,11 +135,13 @@ def fitted(tmp_path_factory):
     path = tmp_path / "thresholds.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
-        done("calibrate", *held_words, "--method", "platt", "-o", "fit")
-        done("decide", *held_words, "--rule", "best-f", "--calibrate", "platt", "-o", path)
+        done("calibrate", *held_words, "--calibrator", "platt", "-o", "fit")
+        done("calibrate", *held_words, "--rule", "best-f", "--calibrator", "platt", "-o", path)
         probs = ("fit/probabilities.parquet", "--scores", "probs")
-        done("decide", *probs, "--rule", "0.3", "-o", "p.json")
-        done("decide", *held_words, "--rule", "best-f", "-o", "plain.json")
+        done("calibrate", "--calibrator", "none", *probs, "--rule", "0.3", "-o", "p.json")
+        done(
+            "calibrate", "--calibrator", "none", *held_words, "--rule", "best-f", "-o", "plain.json"
+        )
     return tmp_path, new
 
 
@@ -148,7 +150,7 @@ def test_what_was_fitted_is_applied_to_scores_without_labels(fitted, suffix):
     folder, new = fitted
     out = folder / f"out.{suffix}"
     link, rule = folder / "fit" / "link.json", folder / "thresholds.json"
-    words = done("apply", link, rule, folder / "new.parquet", "-o", out)
+    words = done("predict", link, rule, folder / "new.parquet", "-o", out)
     assert "50 rows, 5 labels" in words
     probs = read_fitted(link).link(new.logits.astype(np.float64))
     sets = read_fitted(rule).rule(read_fitted(link).link.decision_probs(new.logits))
@@ -165,18 +167,18 @@ def test_what_was_fitted_is_applied_to_scores_without_labels(fitted, suffix):
         assert [set(labels) for labels in chosen] == expected
         assert [len(labels) for labels in chosen] == sets.sum(1).tolist()
         alone = folder / "alone.parquet"
-        done("apply", rule, folder / "new.parquet", "-o", alone)
+        done("predict", rule, folder / "new.parquet", "-o", alone)
         assert pq.read_table(alone).equals(pq.read_table(out))
 
 
 def test_a_rule_of_calibrated_probabilities_goes_with_their_link(fitted):
     folder, new = fitted
     link = folder / "fit" / "link.json"
-    done("apply", link, folder / "p.json", folder / "new.parquet", "-o", folder / "o.parquet")
+    done("predict", link, folder / "p.json", folder / "new.parquet", "-o", folder / "o.parquet")
     expected = Threshold(0.3)(read_fitted(link).link.decision_probs(new.logits)).sum(1).tolist()
     found = pq.read_table(folder / "o.parquet")["labels"].to_pylist()
     assert [*map(len, found)] == expected
-    words = refused("apply", link, folder / "plain.json", folder / "new.parquet", "-o", "o.csv")
+    words = refused("predict", link, folder / "plain.json", folder / "new.parquet", "-o", "o.csv")
     assert "was fitted on other probabilities" in words
 
 
@@ -186,14 +188,14 @@ def test_what_cannot_be_applied_says_why(fitted):
     table = pq.read_table(scores)
     other = folder / "other.parquet"
     pq.write_table(table.drop_columns(["score:dog"]), other)
-    assert "label 'dog' of" in refused("apply", link, other, "-o", "o.csv")
+    assert "label 'dog' of" in refused("predict", link, other, "-o", "o.csv")
     pq.write_table(table.append_column("score:cow", table["score:dog"]), other)
-    assert "label 'cow' of" in refused("apply", link, other, "-o", "o.csv")
-    assert "the model comes first" in refused("apply", scores, scores, "-o", "o.csv")
-    done("apply", folder / "fit", scores, "-o", folder / "by-folder.csv")  # as its link.json
-    assert "must end in .parquet" in refused("apply", link, scores, "-o", "o.txt")
+    assert "label 'cow' of" in refused("predict", link, other, "-o", "o.csv")
+    assert "the model comes first" in refused("predict", scores, scores, "-o", "o.csv")
+    done("predict", folder / "fit", scores, "-o", folder / "by-folder.csv")  # as its link.json
+    assert "must end in .parquet" in refused("predict", link, scores, "-o", "o.txt")
     probs = (folder / "fit" / "probabilities.parquet", "--scores", "probs", "-o", "o.csv")
-    assert "fitted on logits" in refused("apply", link, *probs)
+    assert "fitted on logits" in refused("predict", link, *probs)
     facts = json.loads(link.read_text())
     for change, sentence in (
         ({"names": 3}, "'names'"),
@@ -205,11 +207,11 @@ def test_what_cannot_be_applied_says_why(fitted):
     ):
         broken = folder / "broken.json"
         broken.write_text(json.dumps(facts | change))
-        assert sentence in refused("apply", broken, scores, "-o", "o.csv")
+        assert sentence in refused("predict", broken, scores, "-o", "o.csv")
     broken.write_text("{")
-    assert "not JSON" in refused("apply", broken, scores, "-o", "o.csv")
+    assert "not JSON" in refused("predict", broken, scores, "-o", "o.csv")
     broken.write_text('{"kind": "sigmoid"}')
-    assert "with the names of its labels" in refused("apply", broken, scores, "-o", "o.csv")
+    assert "with the names of its labels" in refused("predict", broken, scores, "-o", "o.csv")
 
 
 def npy(array):
@@ -244,7 +246,8 @@ def test_a_damaged_archive_gets_one_sentence(tmp_path, kind):
     [
         ('{"path": "a", "probs": {"dog": "x"}}', "line 1: the probability of 'dog' must be a num"),
         ('{"path": "a", "probs": [1]}', "line 1 must be an object with 'path' and 'probs'"),
-        ("[]", "line 1: must be an object"),
+        ("[]", "the table is empty"),
+        ('{"path": "a", "probs": {"dog": 1}}\n[]', "line 2: must be an object"),
         ("{", "line 1: not JSON"),
         ('{"path": "a", "probs": {"dog": 1}}\n{"path": "b", "probs": {"cat": 1}}', "line 2 must"),
         (2 * '{"path": "a", "probs": {"dog": 1}}\n', "'a' is there twice"),

@@ -136,8 +136,8 @@ def keep_saying(port, photo, answered):
         ("--token-file short", "", "at least 16"),
         ("--token-file short", 20 * "x", "once"),
         ("--max-files 300", "", "max_queue"),
-        ("--model cats", "", "a name and a run, as in cats=runs/cats"),
-        ("--model a/b=runs/cats", "", "must begin with a letter or digit"),
+        ("--also cats", "", "a name and a run, as in cats=runs/cats"),
+        ("--also a/b=runs/cats", "", "must begin with a letter or digit"),
         ("", "", "does not exist"),
     ],
 )

@@ -113,7 +113,7 @@ def test_the_help_states_the_defaults_of_the_settings():
     """Oracle: the settings themselves, of a run and of one on frozen features."""
     frozen = read_settings(None, {"data": "scenes", "features": "small-cnn"})
     settings = {"": read_settings(None, {"data": "scenes"}), " with --features": frozen}
-    named = {"patience": "never", "head": "the method's", "image_size": "the backbone's"}
+    named = {"patience": "never", "head": "the method's", "image_size": "the network's"}
     named |= {"effort": "quick on photos", "bands": "8-bit RGB", "window": "none"}
     named |= {"composite": "red,green,blue if there are such, else the first"}
     for option in typer.main.get_command(app).commands["train"].params:

@@ -121,6 +121,10 @@ Features = Annotated[
 Weights = Annotated[
     str | None, option("--weights", help="Weights of the network: a file, a run, or pretrained.")
 ]
+ImageSize = Annotated[
+    int | None,
+    option("--image-size", show_default="the network's", help="Side of the input in pixels."),
+]
 WordsFile = Annotated[
     Path | None, option("--words", help="Labels as a text file, one word per line, such as dog.")
 ]

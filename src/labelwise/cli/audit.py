@@ -26,6 +26,7 @@ from labelwise.cli.arguments import (
     Port,
     Scores,
     Seed,
+    SkipBroken,
     Strict,
     Text,
     TokenFile,
@@ -42,7 +43,7 @@ from labelwise.errors import SettingsError
 
 OF_TAGS = (
     *("photos", "right_at_least", "per_tag", "page", "csv", "again", "seed", "scores", "data"),
-    *("trust", "host", "port", "token_file", "allow_host", "open_page"),
+    *("trust", "skip_broken", "host", "port", "token_file", "allow_host", "open_page"),
 )
 OF_THE_PAGE = ("host", "port", "token_file", "allow_host", "open_page")
 OF_A_QUERY = ("wrong_at_most", "answers_at_most", "distinct", "text", "encoder", "like")
@@ -97,6 +98,7 @@ def audit(
         str | None, option("--trust", help="Of several annotators, the one whose answers count.")
     ] = None,
     seed: Seed = None,
+    skip_broken: SkipBroken = False,
     distinct: Distinct = False,
     strict: Strict = False,
     as_json: Json = False,
@@ -161,6 +163,7 @@ def audit(
             at_least=at_least,
             trust=trust,
             data=data,
+            skip_broken=skip_broken,
         )
         if answers is not None:
             answer_file(session, Path(answers), who or getuser())
@@ -250,7 +253,7 @@ def _again(place: Path | None, out: Path) -> str:
     """Return the command that goes on with an audit of tags."""
     options = ("again", "photos", "trust", "data", "scores", "at_least", "right_at_least")
     words = ["audit", *([] if place is None else [place]), "-o", out]
-    more = as_typed(*options, "confidence", "seed", "per_tag")
+    more = as_typed(*options, "confidence", "seed", "per_tag", "skip_broken")
     if place is not None and place.is_dir() and "--right-at-least" not in more:
         more += " --right-at-least 0.9"  # else past guarantees would be meant
     return quoted(*words) + more

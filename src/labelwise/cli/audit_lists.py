@@ -7,6 +7,7 @@ from typing import Any
 from labelwise.answers.log import Answer
 from labelwise.base.files import replacing
 from labelwise.base.text import counted
+from labelwise.cli.command import as_typed
 from labelwise.cli.text import ask, caution, next_steps, quoted, say
 from labelwise.decide import Check, Promise
 from labelwise.errors import DataError
@@ -18,6 +19,11 @@ from labelwise.photos.query import photos_like_album
 from labelwise.queries import Query
 from labelwise.scores import read_run, score_data
 from labelwise.tables.load import load_for_labels
+
+OF_A_LIST = (  # options that make it another list, or another question
+    *("text", "like", "encoder", "distinct", "top", "at_least", "who"),
+    *("wrong_at_most", "confidence", "answers_at_most"),
+)
 
 WIDTH = 24
 
@@ -71,12 +77,9 @@ def check_list(
             with replacing(Path(out)) as temporary:
                 temporary.write_bytes(lines.encode("utf-8", "surrogateescape"))
             say(f"the list: {out}")
-    named = quoted(query or "")
-    if query is None:
-        ranked = quoted("--text", text) if text is not None else quoted("--like", album)
-        named = f"{ranked} --top {top or 50}"
     if state.promise is None or out is None:
-        next_steps(f"audit {quoted(place)} {named}{' -o list.txt' if state.promise else ''}")
+        named = quoted(*[place] if query is None else (place, query)) + as_typed(*OF_A_LIST)
+        next_steps(f"audit {named}{' -o list.txt' if state.promise else ''}")
 
 
 def _answered(
@@ -86,9 +89,10 @@ def _answered(
     while state.promise is None and (
         told is not None or state.more is not None or not state.check.checked
     ):
-        photo = session.next_photo()
-        if photo is None:
+        question = session.ask(session.who)
+        if question is None:
             break
+        path = session.path(question)
         if told is None:
             done, more = state.check.checked, state.more
             if more is None:
@@ -96,15 +100,19 @@ def _answered(
             else:
                 bar = "#" * round(WIDTH * done / max(done + more, 1))
                 say(f"[{bar:.<{WIDTH}}] {done:,} checked, about {more:,} more")
-            word = ask(f"{photo.paths[0]}{' (again)' if photo.repeated else ''}")
-        elif photo.row in told:
-            word = told[photo.row]
+            word = ask(f"{path}{' (again)' if question.repeated else ''}")
+        elif (row := session.row(question)) in told:
+            word = told[row]
         else:
-            say(f"{table} has no answer for {photo.paths[0]}; add it and run this again")
+            say(f"{table} has no answer for {path}; add it and run this again")
             word = "stop"
         if word == "stop":
             break
-        state = session.undo() if word == "undo" else session.answer(photo, word)
+        if word == "undo":
+            session.undo()
+            state = session.state()
+        else:
+            state = session.answer(question, word)
     return state
 
 

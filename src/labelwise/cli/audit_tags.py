@@ -4,6 +4,7 @@ import secrets
 import signal
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -33,10 +34,13 @@ from labelwise.cli.text import ask, complain, next_steps, quoted, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, SettingsError
 from labelwise.report.audit import write_audit
-from labelwise.tables.rows import read_csv_rows
+from labelwise.tables.rows import parse_json, require_file
+from labelwise.tables.tabular import read_csv_rows
 
 if TYPE_CHECKING:
     from labelwise.server import ServeSettings
+
+JSON_LINES = (".jsonl", ".ndjson")
 
 
 def open_session(
@@ -54,6 +58,7 @@ def open_session(
     at_least: float | None,
     trust: str | None,
     data: str | None,
+    skip_broken: bool,
 ) -> AuditSession:
     """Return an audit of tags, or of those of a receipt ``again``; its answers are in a log."""
     for flag, share in (("--right-at-least", right_at_least), ("--confidence", confidence)):
@@ -88,14 +93,41 @@ def open_session(
     )
     if place is None:
         raise SettingsError("name the tags: labelwise audit TAGS --photos PHOTOS")
-    table, folder = tags_to_audit(
-        place, photos, kind=scores, at_least=at_least, trust=trust, data=data
-    )
+    with TemporaryDirectory() as temporary:
+        source = _whole_lines(place, Path(temporary)) if skip_broken else place
+        try:
+            table, folder = tags_to_audit(
+                source, photos, kind=scores, at_least=at_least, trust=trust, data=data
+            )
+        except DataError as error:
+            if "remove the line" in str(error) and place.suffix.lower() in JSON_LINES:
+                raise DataError(f"{error}, or leave it out with --skip-broken") from None
+            raise
     table = within(table, folder, root)
     table.require_usable(folder)
     session = AuditSession(table, folder, log, settings)
     tell(*session.table.notes)
     return session
+
+
+def _whole_lines(source: Path, folder: Path) -> Path:
+    """Return a copy, in a folder, of the JSON Lines that are whole objects; count the others."""
+    if source.suffix.lower() not in JSON_LINES:
+        raise SettingsError(f"--skip-broken leaves out lines of JSON Lines; {source} holds none")
+    copy, broken = folder / source.name, list[int]()
+    with require_file(source).open("rb") as lines, copy.open("wb") as kept:
+        for number, line in enumerate(lines, start=1):
+            try:
+                is_object = isinstance(parse_json(line, source.name), dict)
+            except DataError:
+                is_object = False
+            if is_object:
+                kept.write(line)
+            elif line.strip():
+                broken.append(number)
+    if broken:
+        complain(f"left out {counted(len(broken), 'broken line')}, first line {broken[0]}")
+    return copy
 
 
 def finish(

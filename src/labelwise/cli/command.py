@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from labelwise.cli.old_names import today
-from labelwise.cli.text import complain, quoted
+from labelwise.base.files import require_room
+from labelwise.base.storage import is_uri
+from labelwise.cli.text import quoted
 from labelwise.errors import SettingsError
 
 Part = Literal["model", "results", "all"]  # of a run
@@ -25,19 +26,10 @@ CALL: ContextVar[typer.Context] = ContextVar("call")  # the call of a verb that 
 
 
 class VerbGroup(TyperGroup):
-    """Verbs in groups; names from before 0.3 still work, with a note."""
+    """Verbs in groups."""
 
     groups: Mapping[str, Sequence[str]]
     examples: Sequence[str]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0] if args else ""
-        args = today(self.name or "", args)
-        if args and args[0] != name:
-            path, words = ctx.command_path, 1 + (args[0] in ("papers", "data", "label"))
-            new = " ".join((path, *args[: words if path == "labelwise" else 1]))
-            complain(f"`{path} {name}` is now `{new}`; the old name works until 0.4")
-        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(f"{sentence_of(self.help)}\n")
@@ -134,8 +126,9 @@ def verb(
                 if key != "out" or not uri_out:
                     values[key] = _local(key, value, (fetch or {}).get(key))
             for key in writes:
-                if values[key] is not None:
+                if values[key] is not None and not is_uri(str(values[key])):
                     refuse_overwriting(Path(values[key]), is_log=bool(values.get("page")))
+                    require_room(Path(values[key]))
             function(**values)
 
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ METHODS = "bce,asl,asl+phi,spa,spa+lpr,quasibinary,two-way"
     app,
     "compare photos.csv --methods bce,asl,spa --seeds 5",
     "compare photos.csv --methods bce,my.py:MyLoss",
-    more="engine",
+    more="redraw",
 )
 def compare(
     data: Annotated[str, typer.Argument(help="scenes, a file, a folder, or FORMAT:path.")],
@@ -69,6 +69,9 @@ def compare(
     weights: Weights = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
+    redraw: Annotated[
+        bool, option("--redraw", help="Deal all photos into the splits again for every seed.")
+    ] = False,
     engine: Engine = None,
 ) -> None:
     """Compare methods on the same data, recipe and seeds.
@@ -120,7 +123,8 @@ def compare(
     if features and dry_run:  # on rows of zeros in the place of features
         network = {"backbone": "identity"}
     base = read_settings(settings, values | network)
-    plan = ComparisonPlan(base, names, tuple(range(seeds or 3)), tune, _parsed_sweep(sweep), choose)
+    seeded = tuple(range(seeds or 3))
+    plan = ComparisonPlan(base, names, seeded, tune, _parsed_sweep(sweep), choose, redraw)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
     if features and elsewhere:
         raise SettingsError(

@@ -1,8 +1,9 @@
 """``labelwise count``: how many photos match, with an interval that holds after a shift."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,7 +26,15 @@ from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.text import (
     ask as ask_person,
 )
-from labelwise.cli.text import before_writing, caution, next_steps, quoted, say, show_table
+from labelwise.cli.text import (
+    before_writing,
+    caution,
+    complain,
+    next_steps,
+    quoted,
+    say,
+    show_table,
+)
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -74,14 +83,15 @@ def count(
 ) -> None:
     """Say how many photos match, from random photos that you answer.
 
-    --ask 150 draws photos (in each group with --by) and asks about each in the terminal: y, n, d
-    (don't know), u (undo) or s (stop); the same command goes on later. With -o questions.csv they
-    are written to a table instead; fill in yes, no or unsure, and give it back with --answers
+    --ask 150 draws photos (spread over the groups of --by) and asks about each in the terminal: y,
+    n, d (don't know), u (undo) or s (stop); the same command goes on later. With -o questions.csv
+    they are written to a table instead; fill in yes, no or unsure, and give it back with --answers
     questions.csv. The interval then rests on the answers: exact below 50, narrower above
     where the model expects enough matches. Without answers the model's own interval is shown.
 
     Of a table of scores, or of results of BirdNET or Perch, some rows of which a person has
-    checked, it says how many are right of each label, by site with --by site.
+    checked, it says how many are right of each label, by site with --by site. Of a label table it
+    says how many photos carry each label, with intervals only where labels are unknown.
     """
     with before_writing():
         from labelwise.photos import Index, answer, model_changed
@@ -93,16 +103,22 @@ def count(
             read_answers,
             write_questions,
         )
+        from labelwise.photos.query import guess_of, not_answered
         from labelwise.queries import Query
         from labelwise.report.charts import save_estimate_chart
         from labelwise.scores.read import is_detections
+        from labelwise.tables import open_table
     if by and len(by) > 1:
         raise SettingsError("photos are counted by one column: give --by once")
     column = by[0] if by else ""
     if place.is_file() or is_detections(place):
         reason = f"it is for an index of photos; {place} is a table"
         refuse(reason, "ask", "out", "answers", "who", "table", "plot", "distinct")
-        _count_calls(place, query, column, scores, labels, count_by, csv)
+        if is_detections(place) or open_table(place).holds == "scores":
+            _count_calls(place, query, column, scores, labels, count_by, csv)
+        else:
+            refuse("it is for a table of scores", "scores", "labels", "count_by")
+            _count_known(place, query, column, csv)
         return
     refuse(f"it is for a table of scores; {place} is an index", "scores", "labels", "count_by")
     if query is None:
@@ -123,6 +139,10 @@ def count(
             estimate = estimate_from_answers(index, asked, told, groups, who=who, distinct=distinct)
         elif ask is None:
             caution(index.spec.caution, model_changed(index))
+            if unknown := not_answered(index, asked.names()):
+                complain(guess_of(unknown[0]))
+                next_steps(f"count {quoted(place, unknown[0])} --ask 30")
+                raise typer.Exit(1)
             found = answer(index, asked, top=1)
             holds = f"It holds if these photos are like the {found.known} ones."
             sentences = [f"{found.counted}.", "" if found.untested else holds]
@@ -142,6 +162,7 @@ def count(
             if not _asked(session, str(asked)):
                 return
             estimate = session.estimate(groups)
+        folders = 0 if column else len(PhotoGroups("folder").of(index, index.store.alive_rows()))
     _show(estimate, str(asked), column)
     if csv is not None:
         _write(estimate, str(asked), csv)
@@ -149,8 +170,8 @@ def count(
     if plot is not None:
         save_estimate_chart([*estimate.groups, estimate.total], str(asked), plot)
         say(f"the chart: {plot}")
-    if not column:
-        next_steps(f"count {named} --ask 50 --by folder")
+    if folders > 1:
+        next_steps(f"count {named} --ask {max(50, 10 * folders)} --by folder")
 
 
 def _count_calls(
@@ -181,12 +202,58 @@ def _count_calls(
         say(f"the table: {csv}")
 
 
+def _count_known(source: Path, label: str | None, by: str, csv: Path | None) -> None:
+    """Count known labels by a column; with exact intervals where some are unknown."""
+    import numpy as np
+
+    from labelwise.decide import exact_count_bounds
+    from labelwise.tables.load import load
+
+    options: dict[str, Any] = {} if by in ("", "folder") else {"columns": {"group": by}}
+    table = load(source, check_files=False, **options)
+    names, groups = table.space.names, np.full(len(table), "", object)
+    if by == "folder":
+        groups[:] = [os.path.dirname(table.images.address(row) or "") for row in range(len(table))]
+    elif table.group is not None and by:
+        groups[:] = table.group
+    labels, known = table.targets()
+    chosen = range(len(names)) if label is None else [table.space.column(label)]
+    head = ["label", *([by] if by else []), "photos", "known", "with it", "95% interval"]
+    rows = []
+    for group in sorted({*groups.tolist()}):
+        mask = groups == group
+        for k in chosen:
+            seen = mask if known is None else mask & known[:, k]
+            photos, drawn, yes = (
+                int(mask.sum()),
+                int(seen.sum()),
+                int((labels[seen, k] > 0.5).sum()),
+            )
+            low, high = exact_count_bounds(yes, drawn, photos, 0.95)
+            count = round(yes * photos / drawn) if drawn else ""
+            between = f"{low:,} to {high:,}" if drawn < photos else ""
+            rows.append([names[k], *([group] if by else []), photos, drawn, count, between])
+    rows.sort(key=lambda row: row[0])
+    is_known = not any(row[-1] for row in rows)
+    if is_known:
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    show_table(head, [[*map(str, row)] for row in rows[:SHOWN]])
+    if len(rows) > SHOWN:
+        say(f"{SHOWN} of {len(rows):,} rows; all of them with --csv")
+    if not is_known:
+        say(
+            "The intervals hold if the photos whose label is known are a random sample of the rest."
+        )
+    if csv is not None:
+        write_csv(csv, head, rows)
+        say(f"the table: {csv}")
+
+
 def _asked(session: "SampleAnswers", query: str) -> bool:
     total, at = len(session.rows), session.sample.at
     say(f"does each photo match {query}? {counted(total, 'photo')} drawn at random on {at}")
-    while (photo := session.next_photo()) is not None:
-        row, path = photo
-        word = ask_person(f"[{len(session.answers):,} of {total:,}] {path}")
+    while (question := session.ask(session.who)) is not None:
+        word = ask_person(f"[{len(session.answers):,} of {total:,}] {session.path(question)}")
         if word == "stop":
             answered = f"{len(session.answers):,} of {total:,} answered and kept"
             say(f"{answered}; the same command goes on. An estimate takes all of them")
@@ -194,7 +261,7 @@ def _asked(session: "SampleAnswers", query: str) -> bool:
         if word == "undo":
             session.undo()
         else:
-            session.note({row: word})
+            session.answer(question, word)
     return True
 
 

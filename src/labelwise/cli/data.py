@@ -181,7 +181,7 @@ def split_table(
     seed: Seed = None,
     by_content: Annotated[
         bool,
-        option("--by-content/--no-by-content", help="Keep equal images in one split (default)."),
+        option("--by-content/--no-by-content", help="Keep copies in one split (default)."),
     ] = True,
     assign: Assign = None,
     skip_missing: SkipMissing = False,
@@ -191,10 +191,11 @@ def split_table(
 ) -> None:
     """Write the table with a stratified split into train, val and test.
 
-    Groups and equal images stay together. A table that has a split keeps it: --val takes
-    validation out of train, --shares draws a new one.
+    Groups, equal images and copies (another size, quality, crop or mirror image) stay together. A
+    table that has a split keeps it: --val takes validation out of train, --shares draws a new one.
     """
     with before_writing():
+        from labelwise.scores.unlabelled_pool import copies_as_groups
         from labelwise.tables.derived import stratified_split, with_validation
         from labelwise.tables.export import export
     if val is not None and shares is not None:
@@ -203,6 +204,9 @@ def split_table(
     there = table.split_sizes()
     listed = ", ".join(f"{name} {count:,}" for name, count in there.items())
     how: dict[str, Any] = {"seed": seed or 0, "by_content": by_content}
+    if by_content and ((val is not None and "val" not in there) or shares or not there):
+        table, sentence = copies_as_groups(table, make_watch())
+        tell(*filter(None, [sentence]))
     if val is not None:
         if "val" in there:
             raise DataError(f"{table.name} has a val split already ({listed}); draw with --shares")
@@ -264,13 +268,12 @@ def convert_table(
     --predictions and --crops put the classes of a model into them.
     """
     with before_writing():
-        from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-        from labelwise.models import load_model
-        from labelwise.scores.unlabelled_pool import score_pool, write_classes
         from labelwise.tables.derived import obey_taxonomy
         from labelwise.tables.export import export
         from labelwise.taxonomy import Taxonomy
     if predictions is not None:
+        from labelwise.scores.unlabelled_pool import write_classes  # which imports torch
+
         if crops is None:
             raise SettingsError("give the table of crops of these results: --crops crops/crops.csv")
         count = write_classes(Path(source), predictions, crops, Path(out))
@@ -294,7 +297,12 @@ def convert_table(
         table = obeyed.table
         say(obeyed.sentence())
     guesses, place, note = None, model_path(model), ""
+    if tool is not None:
+        from labelwise.contrib.annotation_tools import Guesses, export_for_tool
     if place is not None:
+        from labelwise.models import load_model
+        from labelwise.scores.unlabelled_pool import score_pool
+
         scored = score_pool(table, load_model(place), watch=make_watch())
         caution(*scored.notes)
         table = scored.table

@@ -60,12 +60,12 @@ def votes_table(
     names the table whose photos get the labels; without it they are files beside the votes.
     """
     with before_writing():
-        from labelwise.tables import load
+        from labelwise.tables import load, open_table
         from labelwise.tables.export import export
-        from labelwise.tables.votes import Votes, WorkerRecord, count_votes, model_workers
+        from labelwise.tables.votes import WorkerRecord, count_votes, model_workers
     if report is not None and report.suffix.lower() not in (".csv", ".json"):
         raise SettingsError(f"a report on workers must end in .csv or .json, got {report.name!r}")
-    answers = Votes.read(votes)
+    answers = open_table(votes).votes()
     if vote_by == "workers":
         refuse("it belongs to --vote-by counts", "smoothing")
         made = model_workers(answers, least=min_count, right=right, strength=strength)

@@ -182,7 +182,7 @@ def review_table(
         )
     how: dict[str, Any] = {"folds": folds or 5, "seed": seed or 0}
     level = 0.2 if wrong_at_most is None else wrong_at_most
-    predictions = reviewable(source, split, **how, scores=scores, link=link, labels=labels)
+    predictions = reviewable(source, split, seed=seed or 0, scores=scores, link=link, labels=labels)
     truth, observed = predictions.labels, predictions.observed
     odds = crossfit_log_odds(predictions.logits, truth, predictions.link, observed, **how)
     if context is None:

@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from labelwise.base.progress import make_watch
-from labelwise.cli.arguments import Data, Format, NeededOut, option
+from labelwise.cli.arguments import Data, Format, ImageSize, NeededOut, Weights, option
 from labelwise.cli.command import app, refuse, refuse_overwriting, verb
 from labelwise.cli.text import before_writing, caution, next_steps, quoted, say, tell
 from labelwise.errors import CheckpointError, SettingsError
 
 if TYPE_CHECKING:
     from labelwise.evaluation import Evaluation
-    from labelwise.models import Predictor
+    from labelwise.learn.predictor import Predictor
     from labelwise.models.run_folder import RunFolder
 
 ALL = (
     *("input_kind", "exact_resize", "pictures", "int8", "int8_anyway", "open_thresholds"),
-    *("with_runtime", "license", "push"),
+    *("with_runtime", "license", "push", "weights", "image_size"),
 )
 TAKES = {  # options of each format
-    "onnx": {*ALL} - {"license", "push"},
+    "onnx": {*ALL} - {"license", "push", "weights", "image_size"},
     "hf": {"license", "push"},
     "torch-export": {"pictures"},
+    "eye": {"weights", "image_size"},
 }
 LEFT = {  # formats of earlier versions, and what replaces them
     "web": "onnxruntime-web runs the .onnx file in a page; labelwise serve has a page of its own",
@@ -39,12 +40,15 @@ FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 @verb(
     app,
     "export runs/photos -o model.onnx --with-runtime",
-    "export runs/photos --format hf -o hub/ --license apache-2.0",
+    "export resnet50 --format eye -o my-eye.onnx",
     more="int8_anyway",
     fetch={"run": "results"},
 )
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="The folder of a run, or of a model; with --format eye a network."),
+    ],
     *,
     out: NeededOut,
     kind: Format = None,
@@ -78,10 +82,13 @@ def export(
     open_thresholds: Annotated[
         bool, option("--open-thresholds", help="Take thresholds as an optional input.")
     ] = False,
+    weights: Weights = None,
+    image_size: ImageSize = None,
 ) -> None:
     """Write a model as a file or hub folder, checked first.
 
-    Formats: onnx (default, a file), hf (a folder for a model hub) and torch-export (.pt2).
+    Formats: onnx (default, a file), hf (a folder for a model hub), torch-export (.pt2) and eye: a
+    network without a head, such as one of timm, as a file for `labelwise train --backbone`.
 
     The file takes a uint8 picture, scales and normalises it, and gives logits, probabilities by
     the model's own link, decided labels and the probability that there is none. It is compared
@@ -97,10 +104,14 @@ def export(
     if not exact_resize and "exact_resize" not in TAKES[kind]:
         raise SettingsError(f"--fast-resize does not apply to --format {kind}; leave it out")
     refuse(f"it is not an option of --format {kind}", *sorted(set(ALL) - TAKES[kind]))
-    if kind == "onnx" and place.suffix.lower() != ".onnx":
+    if kind in ("onnx", "eye") and place.suffix.lower() != ".onnx":
         raise SettingsError(f"the file must end in .onnx, by which it is known, got {place.name!r}")
     if int8_anyway and not int8:
         raise SettingsError("--int8-anyway is for --int8; leave it out, or give both")
+    if kind == "eye":
+        refuse("an eye is compared with its network on random pictures", "data")
+        _eye(str(run), place, weights, image_size)
+        return
     with before_writing():
         from labelwise.base.files import replacing
         from labelwise.models.run_folder import RunFolder
@@ -128,12 +139,13 @@ def export(
     elif int8:
         from labelwise.exports.int8 import quantised_content
         from labelwise.exports.onnx_file import facts_of
+        from labelwise.learn.predictor import Predictor
         from labelwise.tables import load
 
         refuse("--int8 takes all of --data", "pictures")
         if data is None:
             raise SettingsError("--int8 fits the link again: give labelled photos with --data")
-        predictor = folder.predictor()
+        predictor = Predictor.load(folder.path)
         facts, table = facts_of(predictor, spec, **form), load(data)
         try:
             quantised = quantised_content(predictor, facts, table, anyway=int8_anyway, watch=watch)
@@ -147,13 +159,14 @@ def export(
     else:
         from labelwise.exports.onnx_file import export_onnx, pictures_of
         from labelwise.exports.torch_programs import export_program
+        from labelwise.learn.predictor import Predictor
 
         write: Callable[..., Any] = export_program
         if kind == "onnx":
             write = partial(export_onnx, **form)
         compared = pictures_of(folder, data, pictures)
         try:
-            size, parity = write(folder.predictor(), spec, place, *compared, watch=watch)
+            size, parity = write(Predictor.load(folder.path), spec, place, *compared, watch=watch)
         finally:
             watch.finish()
         say(f"wrote {out} ({size / 1e6:.1f} MB)\n{parity}")
@@ -171,6 +184,18 @@ def export(
         next_steps(f"predict {named} PHOTOS", f"evaluate {named} --data LABELLED.csv")
     else:
         next_steps(f"export {quoted(run)} -o model.onnx")
+
+
+def _eye(network: str, out: Path, weights: str | None, image_size: int | None) -> None:
+    with before_writing():
+        from labelwise.eyes.eye import PRETRAINED
+        from labelwise.learn.graphs import write_eye
+    refuse_overwriting(out.with_suffix(".json"))
+    eye = write_eye(network, out, weights=weights or PRETRAINED, image_size=image_size)
+    outputs = ", ".join(f"{name} ({width:,})" for name, width in eye.outputs.items())
+    size = out.stat().st_size / 1e6
+    say(f"wrote {out} ({size:.1f} MB) and {out.with_suffix('.json')}: {outputs}")
+    next_steps(f"train PHOTOS.csv --backbone {quoted(out)}")
 
 
 def _check_runtime(folder: "RunFolder", path: Path, input_kind: str | None) -> None:
@@ -191,12 +216,13 @@ def _hub(
     folder: "RunFolder", out: Path, data: str | None, license: str | None, push: str | None
 ) -> None:
     from labelwise.exports.hub import export_hub, expressible
+    from labelwise.learn.predictor import Predictor
     from labelwise.models.run_folder import check_repository, push_to_hub
     from labelwise.report.model_card import write_model_card
 
     if push is not None:
         check_repository(push)
-    predictor, cost = expressible(folder.predictor(), folder)
+    predictor, cost = expressible(Predictor.load(folder.path), folder)
     evaluation, measured_on = _measured(folder, data, predictor if cost else None)
     card = partial(
         write_model_card, evaluation=evaluation, title=out.name, data=measured_on, license=license

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from labelwise.papers.reproduce import Request
     from labelwise.papers.sources import Frozen
 
-TRANSFERRED = "002-tableA"
-ANSWERED = "001-vqa"
 SURVEYED = "survey"
 RELEASED = "004-table1"
 
@@ -89,7 +87,7 @@ def run(
     assign: Assign = None,
     judge: Annotated[
         list[str] | None,
-        option("--judge", help="Judge scores or a released checkpoint, as ROW=FILE."),
+        option("--judge", help="Judge a released checkpoint, as ROW=FILE."),
     ] = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
@@ -108,7 +106,7 @@ def run(
         from labelwise.base.yaml_values import parse_assignments
         from labelwise.papers import reproduce
         from labelwise.papers.computed import COMPUTED
-        from labelwise.papers.figures import Shown, draw_figure, find_figure
+        from labelwise.papers.figures import Drawn, draw_figure, find_figure
         from labelwise.papers.jobs import LocalProcesses, default_workers
         from labelwise.papers.measures import FinishedRun
         from labelwise.papers.reproduce import Request, jobs_of, open_data, photos_of
@@ -129,23 +127,17 @@ def run(
     figure, cell = find_figure(table)
     trained = ("quick", "rows", "features", "assign", "query", "jobs", "dry_run")
     if table in COMPUTED or (figure is not None and not figure.table):
-        refuse(f"{table} is computed", *trained, "judge")
-        if figure is not None or not COMPUTED[table].sets:
-            refuse(f"{table} is computed", "source")
+        refuse(f"{table} is computed", *trained, "judge", "source")
         if figure is not None:
             _say_files(draw_figure(table, folder))
             return
         computed = COMPUTED[table]
-        result = computed.compute(place, data)
+        result = computed.compute()
         _write_table(folder, computed.title, result.header, result.rows, result.notes)
         return
     if judge:
-        refuse("scores and checkpoints are judged as they are", *trained)
+        refuse("checkpoints are judged as they are", *trained)
         _judge(table, place, data, judge, folder)
-        return
-    if table == TRANSFERRED:
-        refuse(f"{table} judges a backbone", *sorted({*trained, "source"} - {"rows", "features"}))
-        _transfer(place, named, frozen, folder)
         return
     if query is not None and (figure is None or not figure.takes_query):
         raise SettingsError("--query is for 001-fig4, the figure of retrieved photos")
@@ -157,7 +149,7 @@ def run(
     if figure is not None and figure.photos_only:
         refuse(f"{table} shows photos as they are", *sorted({*trained} - {"jobs", "query"}))
         train = open_data(request)[0].splits()["train"]
-        _say_files(draw_figure(table, folder, Shown({}, train.images)))
+        _say_files(draw_figure(table, folder, Drawn({}, train.images)))
         return
     workers = jobs or default_workers()
     if dry_run:
@@ -175,7 +167,7 @@ def run(
     finished = jobs_of(request, folder)
     chosen = request.rows or request.chosen_rows()
     runs = {row: FinishedRun(finished[row, request.seeds[0]].folder) for row in chosen}
-    _say_files(draw_figure(table, folder, Shown(runs, photos_of(request), query)))
+    _say_files(draw_figure(table, folder, Drawn(runs, photos_of(request), query)))
 
 
 def _survey(
@@ -220,21 +212,17 @@ def _say_files(files: list[Path]) -> None:
 def _judge(table: str, root: Path, source: str | None, judge: Sequence[str], folder: Path) -> None:
     import torch
 
-    from labelwise.papers.judged import judge_checkpoints, judge_scores, judged_cells
+    from labelwise.papers.judged import judge_checkpoints
     from labelwise.papers.reproduce import find_experiment, has_data, where_to_put
     from labelwise.tables import load
 
-    if table not in (ANSWERED, RELEASED):
-        raise SettingsError(f"--judge is for {ANSWERED} (scores) and {RELEASED} (checkpoints)")
+    if table != RELEASED:
+        raise SettingsError(f"--judge is for {RELEASED}; leave it out, or run {RELEASED}")
     pairs = _pairs(judge, "--judge must be ROW=FILE, each row once")
     files = {row: Path(file) for row, file in pairs.items()}
     experiment = find_experiment(table)
     if source is None and not has_data(experiment, root):
         raise DataError(f"{table} needs data: {where_to_put(experiment, root)}")
-    if table == ANSWERED:
-        header, rows = judged_cells(judge_scores(root / "vqa", files))
-        _write_table(folder, f"{experiment.published.title}; brought scores", header, rows)
-        return
     options = {} if source else dict(experiment.data_options)
     photos = load(source or f"coco2014:{root / 'coco'}", **options)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -255,17 +243,6 @@ def _write_table(
     write_text(folder / "table.md", table_page(title, header, rows, notes))
     say(f"written: {folder / 'table.md'}")
     next_steps("papers list")
-
-
-def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
-    from labelwise.papers.transfer import TITLE, cells, remarks, transfer
-
-    if frozen is None:
-        mend = "name it with --features and its weights with --weights"
-        raise SettingsError(f"{TRANSFERRED} judges a frozen backbone; {mend}")
-    with resumable(folder):
-        results = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
-    _write_table(folder, TITLE, *cells(results), remarks(results, frozen))
 
 
 def _announce(request: "Request", folder: Path, jobs: int) -> None:

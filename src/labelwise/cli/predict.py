@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from labelwise.base.files import require_room
 from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
 from labelwise.cli.arguments import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
+BYTES_OF_A_PHOTO, BYTES_OF_A_LABEL = 40, 4  # of a file of answers, at least
 OF_SHARDS = ("engine", "workers", "decoders", "shard_rows")
 
 
@@ -256,6 +258,8 @@ def _predict_file(
         source = PictureImages(find_photos(images))
         model: Any = load_model(run, device).fused(len(source))
         names, cautioned = model.space.names, model.caution
+        if out is not None:
+            require_room(out, len(source) * (BYTES_OF_A_PHOTO + BYTES_OF_A_LABEL * len(names)))
         stored = logits if frequencies else None
         answers = _answers(model, source, decoder, batch_size, taxonomy, stored)
         caution(cautioned)
@@ -270,9 +274,10 @@ def _predict_file(
         if explain is not None:
             if not run.is_dir():
                 raise SettingsError("an exported file has no attention maps; give the run's folder")
+            from labelwise.learn.predictor import Predictor
             from labelwise.report.explain import look, write_explanation
 
-            looked = look(RunFolder(run).predictor(device), source)
+            looked = look(Predictor.load(run, device), source)
             seen = counted(write_explanation(explain, looked), "photo")
             say(f"where each label was seen on {seen}: {explain}")
     rows: list[tuple[str, str]] = []

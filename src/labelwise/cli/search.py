@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from labelwise.photos.query import Found, Hit
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
+FEWEST_LISTED = 10  # photos of a list that is checked because nothing can be estimated
 ANSWERED = ("wrong_about", "wrong_at_most", "sort", *FILTERS, "count", "html")  # of a query alone
 
 
@@ -115,7 +116,7 @@ def search(
     with before_writing():
         from labelwise.photos import Index, model_changed
         from labelwise.photos.filters import PhotoFilter
-        from labelwise.photos.query import answer, photos_like
+        from labelwise.photos.query import answer, guess_of, not_answered, photos_like
         from labelwise.queries import Query
     place, query = index_and_query(
         index, query, alone=text is None and like is None and not unreadable
@@ -173,6 +174,10 @@ def search(
             return
         if wanted is None:
             return
+        if unknown := not_answered(opened, wanted.names() if count else wanted.unwanted):
+            complain(guess_of(unknown[0]))
+            next_steps(f"count {quoted(place, unknown[0])} --ask 30")
+            raise typer.Exit(1)
         beside = "; ".join(note for note in (beside, changed) if note) or None
         found = answer(
             opened,
@@ -196,8 +201,8 @@ def search(
         if found.statement is not None and found.statement.kind == "none":
             complain(found.statement.sentence)
             if not as_json and not paths_only:
-                checked = f"audit {named} --wrong-at-most {wrong_about:g}"
-                next_steps(checked if found.above else f"search {named}")
+                top = min(50, found.photos, max(FEWEST_LISTED, round(found.count.expected)))
+                next_steps(f"audit {named} --top {top} --wrong-at-most {wrong_about:g}")
             raise typer.Exit(1)
         shown.hits(found.hits, beside)
         if html is not None:

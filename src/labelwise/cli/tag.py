@@ -71,7 +71,8 @@ def tag(
     """Write labels as keywords that other photo programs read.
 
     Keywords are added to dc:subject, lr:hierarchicalSubject and digiKam:TagsList. What is there
-    stays, byte for byte, and what is ours is marked, so that --undo takes out exactly that.
+    stays, and what is ours is marked, so that --undo takes out exactly that. A side-car that
+    nobody changed since gets back every byte.
     Keywords that another index wrote stay too, unless --adopt is given. A new side-car takes over
     the XMP and the keywords inside its photo.
 

@@ -23,6 +23,7 @@ from labelwise.cli.arguments import (
     Folds,
     Fresh,
     Guarantee,
+    ImageSize,
     Model,
     Out,
     Rule,
@@ -119,6 +120,14 @@ def train(
         bool,
         option("--keep-val", help="Fit no head on the split val: it only chooses and calibrates."),
     ] = False,
+    labels_are: Annotated[
+        str | None,
+        option(
+            "--labels-are",
+            show_default="auto",
+            help="complete: a photo with one label noted shows no other.",
+        ),
+    ] = None,
     taxonomy: TaxonomyFile = None,
     attributes: Attributes = None,
     backbone: Annotated[
@@ -126,7 +135,7 @@ def train(
         option(
             "--backbone",
             show_default="auto",
-            help="The network: small-cnn, a timm name or torchvision/NAME.",
+            help="The network: small-cnn, a timm name, torchvision/NAME or an eye (.onnx).",
         ),
     ] = None,
     features: Features = None,
@@ -142,10 +151,7 @@ def train(
             help="linear, query2label, ml-decoder, boostlu or two-head.",
         ),
     ] = None,
-    image_size: Annotated[
-        int | None,
-        option("--image-size", show_default="the backbone's", help="Side of the input in pixels."),
-    ] = None,
+    image_size: ImageSize = None,
     bands: Annotated[
         str | None,
         option(
@@ -271,6 +277,7 @@ def train(
         "on_error": on_error,
         "skip_missing": skip_missing,
         "keep_val": keep_val,
+        "labels_are": labels_are,
         "taxonomy": taxonomy,
         "attributes": attributes,
         "backbone": backbone,
