@@ -11,12 +11,9 @@
     overload    ten times more requests than can be answered: how fast 429 comes, what breaks, and
                 whether all is as before afterwards
     search      a million photos (--photos): first byte of the page and of queries
-    attack      --minutes of an attack mix from one address: the longest pause of the event loop,
-                memory, and what a good client and a health check of other addresses get; with
-                --explain also which lines of the program ran while the event loop was late
     steady      --minutes at 80 % of capacity: 5xx, memory, p99 / p50
 
-The parts attack and steady run only where they are named.
+The part steady runs only where it is named.
 
 Servers run in processes of their own and take the same number of threads (OMP_NUM_THREADS). The
 load shares the cores; how much it takes is printed. Weights are random: answers mean nothing.
@@ -25,9 +22,7 @@ load shares the cores; how much it takes is printed. Weights are random: answers
 import argparse
 import importlib.util
 import io
-import json
 import os
-import platform
 import re
 import signal
 import socket
@@ -48,14 +43,14 @@ import numpy as np
 import torch
 from measure import record
 from PIL import Image
-from serve_attacks import run_mix
 from serve_load import Processor, closed_load, open_load, request_bytes, resident
-from serve_watched import own_pauses
 
 from labelwise.decide import Threshold
 from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import make_head
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import score
 from labelwise.photos import Index
@@ -78,7 +73,6 @@ class Setting:
     seconds: float
     minutes: float
     photos: int
-    explain: bool = False
 
     @property
     def request(self) -> bytes:
@@ -89,7 +83,7 @@ def make_model(folder: Path, backbone: str, size: int, labels: int = LABELS) -> 
     torch.manual_seed(0)
     network = create_backbone(backbone, image_size=size)
     head = HeadSpec("linear", {})
-    model = Model(network, head.make(network.channels, labels)).eval()
+    model = Model(network, make_head(head, network.channels, labels)).eval()
     space = LabelSpace(tuple(f"label {n}" for n in range(labels)))
     Predictor(model, head, space, Sigmoid(), Threshold(0.5), "bce").save(folder)
 
@@ -136,9 +130,9 @@ def await_health(port: int) -> None:
     raise SystemExit("the server did not start within a minute")
 
 
-def ours(folder: Path, *arguments: str, program: tuple[str, ...] = LABELWISE, **options: float):
+def ours(folder: Path, *arguments: str, **options: float):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    base = [sys.executable, *program, "serve", str(folder), *arguments]
+    base = [sys.executable, *LABELWISE, "serve", str(folder), *arguments]
     return running([*base, "--port=0", *words])
 
 
@@ -451,97 +445,20 @@ def make_index(folder: Path, model: Path, photos: int, chunk: int = 100_000) -> 
     index.store.close()
 
 
-def attack(setting: Setting) -> None:
-    notes = setting.folder.parent / "pauses.txt"
-    watched = (str(Path(__file__).with_name("serve_watched.py")), str(notes))
-    with ours(setting.folder, program=watched) as (port, pid):
-        closed_load(port, setting.request, 1, 2.0)
-        calm = closed_load(port, setting.request, 1, 20.0)  # nobody else asks the server
-        before, most, processor = resident(pid), [0.0], Processor(pid)
-
-        def look() -> None:
-            most[0] = max(most[0], resident(pid))
-
-        measured, statuses = run_mix(
-            port, setting.folder.name, setting.body, 60 * setting.minutes, look
-        )
-        shares = processor.shares()
-        closed_load(port, setting.request, 1, 2.0)
-        after = resident(pid)
-        seen = server_times(port)
-    print(f"attack: {setting.minutes:g} minutes; answers to the attackers by status")
-    for name, counts in statuses.items():
-        print(f"  {name}: {dict(sorted(counts.items()))}")
-    people: dict[str, dict[str, object]] = {}
-    for name, times in measured.items():
-        answered = sorted(times.get(200, [0.0]))
-        people[name] = {
-            "answered": len(answered),
-            "p50 ms": round(statistics.median(answered)),
-            "p99 ms": round(answered[int(0.99 * len(answered))]),
-            "longest ms": round(answered[-1]),
-            "other answers": {status: len(some) for status, some in times.items() if status != 200},
-        }
-        print(f"  {name}: {people[name]}")
-    alone = {"p50": round(calm.quantile(0.5)), "p99": round(calm.quantile(0.99))}
-    print(f"  one client before, alone, ms: {alone}")
-    print(f"  shares of all cores: {shares_in_words(shares)}")
-    print_pauses(seen)
-    print(f"  memory: {before:.0f} MiB before, {most[0]:.0f} at most, {after:.0f} afterwards")
-    found = {
-        "command": f"python benchmarks/serve.py attack --minutes {setting.minutes:g}",
-        "machine": f"{processor.cores} cores, {platform.machine()}",
-        "alone before, ms": alone,
-        "measured": people,
-        "attackers, answers by status": statuses,
-        "shares of all cores": {name: round(share, 3) for name, share in shares.items()},
-        "memory, MiB": {"before": round(before), "most": round(most[0]), "after": round(after)},
-        "longest pause, ms": round(1000 * seen["loop_pause_longest_seconds"]),
-    }
-    path = Path(__file__).parent / "results" / "serve_attack.json"
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if setting.explain:
-        for line, count, longest in own_pauses(notes)[:20]:
-            print(f"    in {count} own pauses, the longest of {longest:.0f} ms: {line}")
-
-
-def print_pauses(seen: dict[str, float]) -> None:
-    """Say how late the event loop was, with and without the time in which it had no core."""
-    whole, own, busy = (
-        1000 * seen[f"loop_{kind}_longest_seconds"] for kind in ("pause", "own_pause", "busy")
-    )
-    for kind, longest, words in (
-        ("pause", whole, "pause"),
-        ("own_pause", own, "pause without the time in which every core was taken"),
-    ):
-        bucket = f"loop_{kind}_seconds_bucket"
-        all_, *over = (seen[f'{bucket}{{le="{edge}"}}'] for edge in ("+Inf", "0.05", "0.1"))
-        print(
-            f"  event loop: longest {words} {longest:.0f} ms (goal 50); {all_ - over[0]:.0f} of "
-            f"{all_:.0f} above 50 ms, {all_ - over[1]:.0f} above 100"
-        )
-    print(f"  event loop: at most {busy:.0f} ms of its own processor time between two looks")
-    record("serve-pause", whole)
-    record("serve-own-pause", own)
-
-
-PARTS = {
-    part.__name__: part for part in (single, clients, fair, peers, overload, search, attack, steady)
-}
+PARTS = {part.__name__: part for part in (single, clients, fair, peers, overload, search, steady)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    usual = [name for name in PARTS if name not in ("attack", "steady")]
+    usual = [name for name in PARTS if name != "steady"]
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS), default=usual)
     parser.add_argument("--backbone", default="tf_efficientnet_lite0")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    parser.add_argument("--minutes", type=float, default=1.0, help="of the parts attack and steady")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of the part steady")
     parser.add_argument("--photos", type=int, default=1_000_000, help="of the part search")
-    parser.add_argument("--explain", action="store_true", help="what held up the event loop")
     given = parser.parse_args()
     unknown = [name for name in given.parts if name not in PARTS]
     if unknown:
@@ -555,9 +472,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         make_model(folder, given.backbone, given.size)
-        setting = Setting(
-            folder, photo(), given.seconds, given.minutes, given.photos, given.explain
-        )
+        setting = Setting(folder, photo(), given.seconds, given.minutes, given.photos)
         for name in given.parts:
             PARTS[name](setting)
 

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI, Request, UploadFile
 from numpy.typing import NDArray
 
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.models.scoring import score
 from labelwise.pictures import ArrayImages, BytesImages
 

@@ -24,8 +24,8 @@ from web_setup import TOKEN, encoded, running
 
 from labelwise.base.progress import Silent
 from labelwise.errors import SettingsError
+from labelwise.learn.predictor import Predictor
 from labelwise.metrics import label_reliability
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import likeness_of, questions, update_index, verify_lists
 from labelwise.photos.filters import PhotoFilter
@@ -457,12 +457,12 @@ def test_a_check_asks_what_the_session_asks_and_ends_with_its_promise(own):
     seen = []
     while view["statement"] is None:
         index, session = beside(own)
-        photo, state = session.next_photo(), session.state()
-        assert view["question"]["photo"]["id"] == id_of(index, photo.row)
+        photo, state = session.ask("page"), session.state()
+        assert view["question"]["photo"]["id"] == photo.photo
         assert view["question"]["repeated"] == photo.repeated
         assert (view["checked"], view["more"]) == (state.check.checked, state.more)
-        after = session.photo_after(photo)
-        assert view["following"] == (None if after is None else id_of(index, after.row))
+        after = session.upcoming("page", photo)
+        assert view["following"] == (after[0].photo if after else None)
         index.close()
         seen.append(view["question"]["photo"]["id"])
         view = asked(own, "answer", photo=seen[-1], answer="no" if len(seen) == 2 else "yes")

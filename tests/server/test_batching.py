@@ -16,7 +16,7 @@ from patience import PATIENCE, wait_until
 from web_setup import encoded, form, running, status_of, upload_head
 
 from labelwise.errors import ImageError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.server import ServeSettings
 from labelwise.server.batching import Batcher, BusyError, PictureQueue, Tagged, model_thread

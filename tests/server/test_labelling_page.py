@@ -204,7 +204,7 @@ def test_what_cannot_be_an_answer_is_refused(folder):
     ("arguments", "sentence"),
     [
         ("label --page photos", "name the photos and the words to ask about"),
-        ("serve --label photos", "name the photos and the words to ask about"),
+        ("serve --label photos", "No such option: --label"),
         ("label --page none --words words.txt", "there is no file or folder none"),
         ("label photos --words words.txt", "--words does not apply: it belongs to --page"),
         ("serve run --words words.txt", "No such option: --words"),

@@ -18,8 +18,8 @@ from search_setup import save_model
 from web_setup import TOKEN, encoded, running
 
 from labelwise.base.progress import Silent
+from labelwise.learn.predictor import Predictor
 from labelwise.metrics import shift
-from labelwise.models import Predictor
 from labelwise.photos import update_index
 
 NAMES = "all => all.map(one => one.firstChild.data)"
@@ -521,6 +521,27 @@ def many(run, tmp_path_factory):
     folder = made_index(tmp_path_factory.mktemp("many") / "photos.index", run, logits)
     with running(run, folder, decoders=0) as server:
         yield server
+
+
+def test_a_list_shows_its_statement_as_the_api_words_it(many, visit):
+    """Where nothing can be said of a list, none is shown: the reason and what helps stand there."""
+    page, given = visit(many, "/#search/-beach"), "/api/v1/search?q=-beach&wrong_about="
+    estimate, none = (many.get(f"{given}{share}")["statement"] for share in (0.4, 0.01))
+    page.locator("#filters summary").click()
+    page.locator("#promised").check()
+    offers = "Check photos of this list", "Check photos yourself: your answers can guarantee a list"
+    for statement, percent, offer in zip((estimate, none), ("40", "1"), offers, strict=True):
+        word, shown = ("", 0) if statement["kind"] == "none" else ("Estimate ", 48)
+        page.locator("#wrong").fill(percent)
+        said = page.locator(f"#counted .badge.{statement['kind']}")
+        expect(said).to_have_text(word + statement["sentence"])
+        expect(page.locator("#grid li")).to_have_count(shown)
+        expect(page.locator("#check-link")).to_have_text(offer)
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert_fits(page)
+    page.locator("#check-link").click()
+    expect(page.locator("#check-top")).to_have_value("50")
+    expect(page.locator("#check-state")).not_to_have_class("error")
 
 
 SAME_IDS = """[...document.querySelectorAll("[id]")].map((one) => one.id)

@@ -30,7 +30,7 @@ def test_from_words_through_answers_to_a_promise(tmp_path, warm_commands):
     photos, words, model, index = (tmp_path / name for name in ("photos", "w.txt", "run", "idx"))
     answers, colours = tmp_path / "answers.csv", save_photos(photos, PHOTOS)
     words.write_text("\n".join(WORDS) + "\n")
-    start = ["start", photos, "--words", words, "-m", save_words_model(tmp_path / "model")]
+    start = ["train", photos, "--words", words, "-m", save_words_model(tmp_path / "model")]
     start += ["-o", model, "--image-size", SIDE]
 
     assert NOT_CALIBRATED in said(*start)

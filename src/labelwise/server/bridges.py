@@ -20,6 +20,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from labelwise.base.storage import is_below
 from labelwise.base.text import shortened
 from labelwise.contrib.annotation_tools import (
     ImageFolder,
@@ -29,7 +30,6 @@ from labelwise.contrib.annotation_tools import (
     read_config,
 )
 from labelwise.errors import DataError, ImageError
-from labelwise.photos.store import is_below
 from labelwise.pictures.sources import read_image_file
 from labelwise.server.api import ERRORS, all_tagged, require_json, tagged_or_left, whole_body
 from labelwise.server.batching import Tagged

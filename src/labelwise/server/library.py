@@ -17,6 +17,7 @@ import numpy as np
 from fastapi import Query as Option
 from numpy.typing import NDArray
 
+from labelwise.answers.session import UseQuestion
 from labelwise.base.names import printable
 from labelwise.base.text import counted
 from labelwise.decide import Check, Promise, check_promise
@@ -27,7 +28,6 @@ from labelwise.photos import Index, questions
 from labelwise.photos.filters import PhotoFilter
 from labelwise.photos.lists import (
     CheckSession,
-    CheckState,
     name_of,
     receipts_of,
     verify_lists,
@@ -208,7 +208,8 @@ class Library:
             hits.append(facts)
         low, high = answered.interval or (None, None)
         likeness = answered.likeness
-        more = {"hits": hits, "expected": answered.count.expected, "low": low, "high": high}
+        expected = None if answered.is_guess else answered.count.expected
+        more: dict[str, Any] = {"hits": hits, "expected": expected, "low": low, "high": high}
         more |= {
             "untested": answered.untested or None,
             "near_copies": answered.copies_sentence or None,
@@ -420,27 +421,29 @@ class ListChecks:
         self._sessions: OrderedDict[tuple[object, ...], CheckSession] = OrderedDict()
 
     def begin(self, asked: schemas.CheckIn) -> schemas.CheckView:
-        return self._view(asked, self._session(asked).state())
+        return self._view(asked)
 
     def answer(self, given: schemas.CheckAnswerIn) -> schemas.CheckView:
-        """Note an answer about the photo that is asked about now."""
-        session = self._session(given.checked)
-        photo = session.next_photo()
-        if photo is None or photo.row != self._library.row(given.photo):
+        """Note an answer about the photo that this person is asked about now."""
+        session, who = self._session(given.checked), given.checked.who
+        question = session.ask(who or session.who)
+        if question is None or question.photo != given.photo:
             raise DataError("this photo is not the one asked about now; ask for the next one")
-        return self._view(given.checked, session.answer(photo, given.answer))
+        session.answer(question, given.answer, who)
+        return self._view(given.checked)
 
     def undo(self, asked: schemas.CheckIn) -> schemas.CheckView:
-        return self._view(asked, self._session(asked).undo())
+        self._session(asked).undo(asked.who or "")
+        return self._view(asked)
 
     def _session(self, asked: schemas.CheckIn) -> CheckSession:
         index, of_album = self._library.index, asked.q.startswith(LIKE)
         query = None if of_album else self._library.query(asked.q)
         photos = (len(index), len(index.store.dead_rows()))
         name, wrong = str(query or asked.q), asked.wrong_at_most
-        key = (name, wrong, asked.top, asked.answers, asked.who, photos)
+        key = (name, wrong, asked.top, asked.answers, photos)
         if key not in self._sessions:
-            how: dict[str, Any] = {"who": asked.who, "wrong_at_most": wrong}
+            how: dict[str, Any] = {"wrong_at_most": wrong}
             if query is None:
                 album = asked.q.removeprefix(LIKE)
                 hits = photos_like_album(index, album, asked.top or SUGGESTED)
@@ -453,20 +456,22 @@ class ListChecks:
         self._sessions.move_to_end(key)
         return self._sessions[key]
 
-    def _view(self, asked: schemas.CheckIn, state: CheckState) -> schemas.CheckView:
+    def _view(self, asked: schemas.CheckIn) -> schemas.CheckView:
         library, session = self._library, self._session(asked)
+        state, who = session.state(), asked.who or session.who
         promise, check = state.promise, state.check
         hopeless = state.more is None and check.checked > 0
-        photo = None if promise is not None or hopeless else session.next_photo()
-        after, question = None if photo is None else session.photo_after(photo), None
-        if photo is not None:
-            (listed,) = library.listed([photo.row])
-            question = schemas.CheckQuestion(photo=listed, repeated=photo.repeated)
+        next_one = None if promise is not None or hopeless else session.ask(who)
+        question, following = None, list[UseQuestion]()
+        if next_one is not None:
+            (listed,) = library.listed([session.row(next_one)])
+            question = schemas.CheckQuestion(photo=listed, repeated=next_one.repeated)
+            following = session.upcoming(who, next_one)
         facts = vars(check) | {"left": check.left, "more": state.more, "question": question}
         facts |= {"statement": state.statement, "sentence": state.sentence()}
         facts["query"] = _named(asked.q.removeprefix(LIKE)) if asked.q.startswith(LIKE) else asked.q
         facts["shorter"] = None if promise is not None else state.shorter
-        facts["following"] = None if after is None else library.ids([after.row])[after.row]
+        facts["following"] = following[0].photo if following else None
         left = [] if promise is None else session.left()[:SHOWN].tolist()
         return schemas.CheckView.model_validate(facts | {"photos": library.listed(left)})
 

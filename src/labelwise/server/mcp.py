@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from labelwise import __version__
 from labelwise.answers.log import Answer
 from labelwise.base.names import printable
-from labelwise.base.storage import is_uri
+from labelwise.base.storage import is_below, is_uri
 from labelwise.base.text import counted, shortened
 from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -32,7 +32,6 @@ from labelwise.models.scoring import require_probabilities
 from labelwise.photos import Index, answer, likeness_of
 from labelwise.photos.prevalence import draw_sample, estimate_from_answers
 from labelwise.photos.query import Hit, nearest_photos
-from labelwise.photos.store import is_below
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.worker import Kind, OneImage, Work
@@ -88,7 +87,7 @@ class PhotoList(ToolAnswer):
 class PhotoCount(ToolAnswer):
     """How many photos match, with the interval; null where no known answer stands behind it."""
 
-    expected: float
+    expected: float | None
     low: float | None
     high: float | None
     confidence: float | None
@@ -225,7 +224,8 @@ class PhotoTools:
         """
         photos = answer(self.index, self._query(query), top=1)
         count, (low, high) = photos.count, photos.interval or (None, None)
-        facts = {"expected": count.expected, "low": low, "high": high, "in_words": photos.counted}
+        expected = None if photos.is_guess else count.expected
+        facts = {"expected": expected, "low": low, "high": high, "in_words": photos.counted}
         facts["holds_if"] = self._condition if photos.interval else photos.likeness.sentence()
         facts["confidence"] = None if low is None else count.confidence
         return PhotoCount.model_validate(facts)

@@ -50,14 +50,15 @@ class SearchAnswer(BaseModel):
     """The best photos, and what is expected of all photos.
 
     ``expected`` photos match, between ``low`` and ``high`` with 95 % confidence; ``untested`` says
-    why there is no interval. ``statement`` is of the list above the cut that ``wrong_at_most`` set;
+    why there is no interval. Nothing is expected of words that nobody answered about.
+    ``statement`` is of the list above the cut that ``wrong_at_most`` set;
     ``near_copies`` says how many photos of that list look like an earlier one of it.
     """
 
     query: str
     hits: list[SearchHit]
     photos: int
-    expected: float
+    expected: float | None
     low: float | None
     high: float | None
     untested: str | None = None

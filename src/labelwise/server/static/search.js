@@ -143,7 +143,8 @@ async function run(more = false) {
       grid.replaceChildren();
       renew(Object.keys(answer.hits[0]?.reasons ?? {}));
     }
-    if (!more && !answer.hits.length) {
+    const withheld = answer.statement?.kind === "none";  // no list, because nothing can be said of it
+    if (!more && !answer.hits.length && !withheld) {
       grid.append(make("li", { class: "empty" }, "No photo to show. Take a label out of the query, or clear some filters."));
     }
     grid.append(...answer.hits.map((hit) => {
@@ -155,8 +156,10 @@ async function run(more = false) {
     counted.replaceChildren(...words(answer));
     // A check is of a query's list in the whole library.
     const narrowed = QUOTED.test(text) || FILTERS.some(chosen);
-    find("check-offer").hidden = !answer.hits.length || narrowed;
-    find("check-link").href = `#check/${find("wrong").value}${isAlbum(text) ? ",50" : ""}/${encodeURIComponent(text)}`;
+    find("check-offer").hidden = narrowed || !(answer.hits.length || (withheld && answer.photos));
+    const length = isAlbum(text) ? ",50" : withheld ? `,${Math.min(50, answer.photos, Math.max(10, Math.round(answer.expected ?? 0)))}` : "";
+    find("check-link").textContent = withheld ? "Check photos yourself: your answers can guarantee a list" : "Check photos of this list";
+    find("check-link").href = `#check/${find("wrong").value}${length}/${encodeURIComponent(text)}`;
   } catch (error) {
     if (turn !== asked) return;
     grid.replaceChildren();
@@ -184,6 +187,7 @@ function words(answer) {
   if ("text" in answer) return textWords(answer);
   let text = answer.low === null ? `; ${answer.untested}.` : ` (${count(Math.floor(answer.low))} to ${count(Math.ceil(answer.high))}).`;
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
+  if (answer.expected === null) return [make("p", {}, `${count(answer.photos)} photos, those most like `, make("strong", { class: "asked" }, answer.query), ` first; ${answer.untested}.`)];
   const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} ${answer.photos === 1 ? "photo matches" : "photos match"} `;
   const counting = [start, make("strong", { class: "asked" }, answer.query), text];
   const said = answer.statement;
