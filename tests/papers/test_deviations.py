@@ -40,6 +40,7 @@ OTHER = {
     "batch_size": 7, "image_size": 199, "backbone": "small-cnn", "reduced_jpeg": True,
     "weights": "elsewhere.safetensors", "start": "runs/another", "taxonomy": "kinds.csv",
     "on_error": "skip", "skip_missing": True, "val_share": 0.3, "freeze": 7, "crops": 5,
+    "labels_are": "complete",
     "keep_val": True, "deterministic": True, "calibrate": "isotonic", "zero_share": 0.123,
     "rule": "top-7", "promise": "precision=0.9", "promise_share": 0.77, "confidence": 0.77,
     "head_options.width": 77, "data_options.nonsense": 7,

@@ -17,6 +17,7 @@ from patience import wait_until
 from quick_processes import QUICK
 from safetensors.torch import save_file
 from scipy.special import expit, softmax
+from scipy.stats import t as student
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from labelwise.base.progress import Silent
@@ -276,6 +277,31 @@ def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
         moved = ap_influence(scores, hits) / len(once.names)
         expected += np.sqrt(99 / 100) * moved / np.where(hits, 1 - 1 / hits.sum(), 0.99)
     np.testing.assert_allclose(second["mAP@class"], expected, atol=1e-9, rtol=1e-6)
+
+
+def test_redrawn_images_are_in_the_interval_and_in_the_test(tmp_path):
+    table = small_table()
+    plan = ComparisonPlan(base(), ("bce", "asl"), redraw=True)
+    done = compare(plan, tmp_path, executor=InProcess(table), say=lambda text: None)
+    dealt = {}
+    for method in plan.methods:
+        for seed in plan.seeds:
+            run = measures.FinishedRun(tmp_path / method / f"deal-{seed}")
+            assert (len(run.train), len(run.val), len(run.test)) == (120, 60, 60)
+            assert not {*run.train.ids} & {*run.test.ids}
+            assert dealt.setdefault(seed, sorted(run.test.ids)) == sorted(run.test.ids)
+    assert len({tuple(ids) for ids in dealt.values()}) == 3
+    # Oracle: Nadeau and Bengio's corrected t-test by hand.
+    values = np.array([[*by_seed.values()] for by_seed in done.column("mAP@class").values()])
+    scale = np.sqrt(1 / 3 + 60 / 120)
+    for one, found in zip(values, done.intervals("mAP@class").values(), strict=True):
+        assert found.half_width == pytest.approx(student(2).ppf(0.975) * one.std(ddof=1) * scale)
+    gap = values[0] - values[1]
+    (difference,) = done.differences("mAP@class")
+    expected = 2 * student(2).sf(abs(gap.mean()) / (gap.std(ddof=1) * scale))
+    assert difference.p_value == pytest.approx(expected)
+    assert not done.image_covariance
+    assert Comparison.load(tmp_path) == done
 
 
 def test_infinite_and_undefined_figures_are_told_apart(tmp_path):

@@ -13,17 +13,15 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.errors import DataError
 from labelwise.learn.methods import make_objective
 from labelwise.learn.objectives import QuasibinaryLink
 from labelwise.papers.columns import normaliser_figures
 from labelwise.papers.comparison import seed_mean
-from labelwise.papers.computed import best_counts, minimisers, statistics_of
+from labelwise.papers.computed import best_counts, minimisers
 from labelwise.papers.figures import FIGURES, find_figure
-from labelwise.papers.protocols import DATASETS, EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
+from labelwise.papers.protocols import EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
 from labelwise.papers.reproduce import find_experiment
 from labelwise.predictions import Predictions
-from labelwise.tables import load
 from labelwise.types import DatasetFacts
 
 SMALL = ("backbone=small-cnn", "weights=null", "image_size=16", "recipe.epochs=1", "precision=32")
@@ -80,7 +78,7 @@ def test_every_figure_is_drawn(call, folder, name):
 @pytest.mark.parametrize(
     ("name", "option", "sentence"),
     [
-        ("001-table2", "--root=nothing", "none of the data sets"),
+        ("002-tableA", "--quick", "no longer a table here; use `labelwise train SET --features"),
         ("001-counts", "--source=x.csv", "--source does not apply: 001-counts is computed"),
         ("000-table2", "--query=dog", "--query is for 001-fig4"),
         ("001-fig2", "--query=dog", "--query does not apply: 001-fig2 is computed"),
@@ -134,31 +132,6 @@ def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
     # e^2 and e^1.5 are above 4, and one of two images has another label first.
     expected = {"q > 1": 100 * 2 / 6, "C": 4.0, "variance of C": 1.0, "error": 50}
     assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "last"), [("voc", "present / absent labels"), ("nus-wide", "labels per image")]
-)
-def test_statistics_are_those_of_the_label_matrix(tmp_path, name, last):
-    official.write(name, tmp_path)
-    table = load(f"{DATASETS[name].format}:{tmp_path / DATASETS[name].folder}")
-    labels, observed = table.targets()
-    known = labels.ravel() if observed is None else labels[observed]
-    present, absent = (known == 1).sum(), (known == 0).sum()
-    in_test = int((table.split == "test").sum())
-    expected = present / absent if "absent" in last else present / len(table)
-    sizes = len(table.space), len(table) - in_test, in_test
-    assert statistics_of(table, last) == (*sizes, pytest.approx(expected))
-    with pytest.raises(DataError, match="has no test images"):
-        statistics_of(table.subset(table.split == "train"), last)
-
-
-def test_statistics_stand_beside_the_printed_ones(call, tmp_path):
-    official.write("voc", tmp_path)
-    assert call("papers", "run", "001-table2", "--root", tmp_path, "-o", tmp_path / "out")[0] == 0
-    text = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
-    for row in ("| voc | paper | 20 | 5,717 | 5,823 | 0.08 |", "- voc: differs", "- coco: not cou"):
-        assert row in text
 
 
 @pytest.mark.parametrize("rows", [("spa", "spa+lpr"), ("spa+lpr",)])

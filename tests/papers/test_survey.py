@@ -91,19 +91,45 @@ def test_every_seed_deals_and_hides_again(tmp_path):
         first, again, second = (survey.deal(rows, cell, seed) for seed in (0, 0, 1))
         torch.testing.assert_close(first.labels["train"], again.labels["train"])
         assert not torch.equal(first.features["test"], second.features["test"])
-        if first.known is not None:
-            assert not torch.equal(first.known, second.known)
+        if first.known:
+            assert not torch.equal(first.known["train"], second.known["train"])
         mean = first.features["train"].mean(0)
         torch.testing.assert_close(mean, torch.zeros(6), atol=1e-4, rtol=0)
     kinds = ("tenth", "single", "noise", "full")
     tenth, single, noise, full = (survey.deal(rows, cell, 0) for cell in kinds)
     full = full.labels["train"]
-    assert 0.05 < tenth.known.float().mean() < 0.15
-    torch.testing.assert_close(single.known.sum(1), full.any(1).long())
-    assert full[single.known].all()
+    assert 0.05 < tenth.known["train"].float().mean() < 0.15
+    torch.testing.assert_close(single.known["train"].sum(1), full.any(1).long())
+    assert full[single.known["train"]].all()
     assert 0.02 < (noise.labels["train"] != full)[full == 1].float().mean() < 0.25
     assert abs(noise.labels["train"].sum() - full.sum()) < 0.2 * full.sum()
     assert truth.mean() == pytest.approx(float(full.mean()), abs=0.1)
+
+
+def test_validation_is_hidden_and_flipped_as_training_is(tmp_path):
+    rows = survey.rows_of("scene", f"features:{feature_file(tmp_path)}", survey.SurveyPlan())
+    truth = survey.deal(rows, "full", 0).labels["val"]
+    for cell in survey.CELLS:
+        complete, alike = survey.deal(rows, cell, 0), survey.deal(rows, cell, 0, "alike")
+        assert torch.equal(complete.labels["val"], truth)
+        assert "val" not in complete.known
+        assert torch.equal(complete.labels["train"], alike.labels["train"])
+        assert torch.equal(alike.labels["test"], complete.labels["test"])
+        assert torch.equal(alike.labels["val"], truth) == (cell in ("full", "half"))
+    tenth, single, noise = (
+        survey.deal(rows, cell, 0, "alike") for cell in ("tenth", "single", "noise")
+    )
+    assert 0 < tenth.known["val"].float().mean() < 0.3
+    assert not (tenth.labels["val"] * ~tenth.known["val"]).any()
+    known = tenth.known["val"]
+    shares = (truth * known).sum(0) / known.sum(0).clamp(min=1)
+    assert tenth.facts(False).mean_labels == pytest.approx(float(shares.sum()))
+    assert (
+        tenth.predictions("val", torch.zeros(truth.shape), None).observed.tolist() == known.tolist()
+    )
+    torch.testing.assert_close(single.labels["val"].sum(1), truth.any(1).float())
+    assert single.facts(False).mean_labels == pytest.approx(float(truth.any(1).float().mean()))
+    assert 0 < (noise.labels["val"] != truth).float().mean() < 0.3
 
 
 def test_five_rates_on_both_sides_and_more_while_the_best_is_at_an_edge(tmp_path, monkeypatch):
@@ -114,7 +140,7 @@ def test_five_rates_on_both_sides_and_more_while_the_best_is_at_an_edge(tmp_path
     assert min(tried) < survey.RATES[2] < max(tried)
     monkeypatch.setattr(  # the higher the rate, the better
         "labelwise.papers.survey.average_precision",
-        lambda scores, labels: type("Mean", (), {"value": float(np.abs(scores).mean())}),
+        lambda scores, *_: type("Mean", (), {"value": float(np.abs(scores).mean())}),
     )
     found = survey.survey_method("bce", "full", rows, plan)
     rates = sorted(float(lr) for lr in found.tries)

@@ -7,14 +7,10 @@ from itertools import combinations
 
 import numpy as np
 import official
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from labelwise.errors import DataError, SettingsError
-from labelwise.papers.judged import judge_scores
-from labelwise.papers.measures import FinishedRun
-from labelwise.papers.reproduce import Request, open_data, reproduce
+from labelwise.papers.reproduce import Request, open_data
 from labelwise.tables import load
 from labelwise.tables.official import answer_accuracy, normal_answer, read_vqa
 
@@ -98,54 +94,6 @@ def test_bad_files_are_named(root):
     features.unlink()
     with pytest.raises(DataError, match="is missing: put there the arrays question_id"):
         read_vqa(folder, at_least=2)
-
-
-def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, call):
-    overrides = {"recipe.epochs": 2, "precision": "32", "data_options": {"at_least": 2}}
-    request = Request("001-vqa", root, seeds=(0,), rows=("spa",), quick=True, overrides=overrides)
-    done = reproduce(request, tmp_path / "runs", say=lambda text: None)
-    test = FinishedRun(tmp_path / "runs" / "spa" / "seed-0").test
-    names = list(test.names)
-    file = tmp_path / "scores.parquet"
-    order = np.random.default_rng(0).permutation(len(names))  # each row may order its answers
-    columns = {
-        "question_id": [int(name) for name in test.ids],
-        "answers": [[names[k].upper() for k in order]] * len(test),
-        "logits": test.logits.astype(float)[:, order].tolist(),
-    }
-    pq.write_table(pa.table(columns), file)
-    (one,) = judge_scores(root / "vqa", {"spa": file})
-    ours = [done.ours["spa"][name].mean for name in ("VQA accuracy", "ACE", "MCE")]
-    assert [one.accuracy, one.ace, one.mce] == pytest.approx(ours, abs=1e-4)
-    assert (one.questions, one.entries) == (official.TEST, official.TEST * len(names))
-    lines = [{name: columns[name][row] for name in columns} for row in range(len(test))]
-    (tmp_path / "s.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert judge_scores(root / "vqa", {"bce": tmp_path / "s.jsonl"})[0].accuracy == one.accuracy
-
-    given = ["papers", "run", "001-vqa", "--root", root, "-o", tmp_path / "out"]
-    code, said = call(*given, "--judge", f"spa={file}")
-    assert not code, said
-    assert f"| spa | {one.accuracy:.2f} |" in (tmp_path / "out" / "table.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
-        ({"question_id": [1], "answers": [["a"]]}, "'logits' is missing"),
-        ({"question_id": [7000], "answers": [["a"]], "logits": [[1.0, 2.0]]}, "one logit per"),
-        ({"question_id": [1], "answers": [["a"]], "logits": [[1.0]]}, "question 1 is not among"),
-        ({"question_id": [7000], "answers": [["a"]], "logits": [[1.0]]}, "7 of 8 are missing"),
-    ],
-)
-def test_unfit_scores_and_links_that_read_no_single_logit_are_refused(
-    root, tmp_path, columns, reason
-):
-    pq.write_table(pa.table(columns), tmp_path / "s.parquet")
-    with pytest.raises(DataError, match=reason):
-        judge_scores(root / "vqa", {"bce": tmp_path / "s.parquet"})
-    for row in ("softmax", "two-way", "quasibinary"):
-        with pytest.raises(SettingsError, match="cannot be judged"):
-            judge_scores(root / "vqa", {row: root / "none"})
 
 
 @pytest.mark.parametrize(

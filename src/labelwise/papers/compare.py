@@ -85,7 +85,7 @@ class ComparisonPlan:
 
     ``sweep`` is an option and its values: a method that has it is compared with each of them.
     ``choose`` is the validation metric by which a try or a value of the sweep is the best, by
-    default that of the recipe.
+    default that of the recipe. ``redraw`` deals all images into the splits again for every seed.
     """
 
     base: Settings
@@ -94,6 +94,7 @@ class ComparisonPlan:
     tune: int = 0
     sweep: tuple[str, tuple[Any, ...]] | None = None
     choose: str | None = None
+    redraw: bool = False
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -120,6 +121,10 @@ class ComparisonPlan:
     @property
     def chosen_by(self) -> str:
         return self.choose or self.base.recipe.metric
+
+    def run_name(self, seed: int) -> str:
+        """Return the folder's name of a run: redrawn images have a folder of their own."""
+        return f"{'deal' if self.redraw else 'seed'}-{seed}"
 
     @property
     def num_runs(self) -> int:
@@ -157,7 +162,8 @@ def compare(
     jobs = {
         (method, seed): TrainingJob(
             with_values(settings, seed=seed),
-            first if seed == plan.seeds[0] else folder / method / f"seed-{seed}",
+            first if seed == plan.seeds[0] else folder / method / plan.run_name(seed),
+            deal=seed if plan.redraw else None,
         )
         for method, (settings, first) in chosen.items()
         for seed in plan.seeds
@@ -168,8 +174,11 @@ def compare(
         method, seed = names[done.folder]
         row = figures[method][seed] = figures_of(done.folder, measure)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
-    groups = FinishedRun(next(iter(jobs.values())).folder).test.groups
-    effects = _mean_effects({key: job.folder for key, job in jobs.items()})
+    run_1 = FinishedRun(next(iter(jobs.values())).folder)
+    groups = run_1.test.groups
+    redrawn = len(run_1.test) / len(run_1.train) if plan.redraw else 0.0
+    folders = {key: job.folder for key, job in jobs.items()}
+    effects = {} if plan.redraw else _mean_effects(folders)  # of images that all seeds share
     comparison = Comparison(
         figures,
         {
@@ -180,6 +189,7 @@ def compare(
         _chosen_values(plan, jobs),
         None if groups is None else groups.count,
         {} if groups is None else {name: _freedom(moved) for name, moved in effects.items()},
+        redrawn,
     )
     comparison.save(folder)
     return comparison
@@ -243,13 +253,17 @@ def _tuned(
     """Return the chosen settings of each method, and the folder of its first seed's run."""
     if plan.tune < 2:
         return {
-            method: (settings, folder / method / f"seed-{plan.seeds[0]}")
+            method: (settings, folder / method / plan.run_name(plan.seeds[0]))
             for method, settings in plan.entries.items()
         }
     chosen = {}
     tried = {
         method: [
-            TrainingJob(candidate, folder / method / f"try-{number}")
+            TrainingJob(
+                candidate,
+                folder / method / f"{'dealt-' if plan.redraw else ''}try-{number}",
+                deal=plan.seeds[0] if plan.redraw else None,
+            )
             for number, candidate in enumerate(tries(settings, plan.tune))
         ]
         for method, settings in plan.entries.items()

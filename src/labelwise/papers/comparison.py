@@ -6,6 +6,8 @@ Intervals over seeds, paired differences, and what they allow us to say.
     difference  d = mean of a_i - b_i, seed by seed: runs of one seed share data and order
                 var d = s_d^2 / n + sum over test images m of (U_am - U_bm)^2
     verdict     all pairs of methods sorted by p, the j-th held against 5 % / t_j
+    redrawn     every seed deals all images again: 1 / n becomes 1 / n + test / training images, in
+                both variances, and no term of test images is added (Nadeau and Bengio 2003)
 
 The best method is found on the data that then judges it, so all m (m - 1) / 2 pairs are tested. t_j
 is the largest number of pairs that can be equal when j - 1 are not (Shaffer 1986: equal methods
@@ -65,15 +67,19 @@ class Difference:
     distinguishable: bool = False
 
 
-def seed_mean(values: Sequence[float]) -> SeedMean:
-    """Return the mean of the defined values with its 95 % interval over runs."""
+def seed_mean(values: Sequence[float], redrawn: float = 0.0) -> SeedMean:
+    """Return the mean of the defined values with its 95 % interval over runs.
+
+    ``redrawn`` is test / training images where every run has its own deal of all images.
+    """
     kept = np.array([value for value in values if not isnan(value)])
     if not len(kept):
         return SeedMean(nan, nan, nan, 0)
     mean = float(kept.mean())
     if len(kept) < ENOUGH or isinf(mean):
         return SeedMean(mean, -inf, inf, len(kept))
-    half = float(stdtrit(len(kept) - 1, 0.975) * kept.std(ddof=1) / sqrt(len(kept)))
+    spread = float(kept.std(ddof=1)) * sqrt(1 / len(kept) + redrawn)
+    half = float(stdtrit(len(kept) - 1, 0.975)) * spread
     return SeedMean(mean, mean - half, mean + half, len(kept))
 
 
@@ -96,14 +102,15 @@ def paired_difference(
     values: Mapping[str, Mapping[int, float]],
     image_covariance: Covariance | None = None,
     freedom: float = inf,
+    redrawn: float = 0.0,
 ) -> Difference:
     """Return ``values[first] - values[second]`` over shared seeds, with the variance of images."""
     seeds = sorted(set(values[first]) & set(values[second]))
     gaps = [values[first][seed] - values[second][seed] for seed in seeds]
-    over_seeds = seed_mean(gaps)
+    over_seeds = seed_mean(gaps, redrawn)
     if over_seeds.n < 2:
         return Difference(first, second, over_seeds, 1.0)
-    by_seeds = float(np.var(gaps, ddof=1)) / over_seeds.n
+    by_seeds = float(np.var(gaps, ddof=1)) * (1 / over_seeds.n + redrawn)
     by_images = 0.0
     if image_covariance is not None:
         first_row, other = image_covariance[first], image_covariance[second]
@@ -123,6 +130,7 @@ def compare_to_best(
     higher_is_better: bool,
     image_covariance: Covariance | None = None,
     freedom: float = inf,
+    redrawn: float = 0.0,
 ) -> list[Difference]:
     """Return the difference of every method to the best one, decided among all pairs."""
     means = {name: seed_mean(list(by_seed.values())).mean for name, by_seed in values.items()}
@@ -132,7 +140,7 @@ def compare_to_best(
     best = (max if higher_is_better else min)(defined, key=defined.__getitem__)
     others = [name for name in defined if name != best]
     pairs = [(name, best) for name in others] + list(combinations(others, 2))
-    gaps = [paired_difference(*pair, values, image_covariance, freedom) for pair in pairs]
+    gaps = [paired_difference(*pair, values, image_covariance, freedom, redrawn) for pair in pairs]
     told_apart = zip(gaps, shaffer([gap.p_value for gap in gaps], len(defined)), strict=True)
     decided = [replace(gap, distinguishable=x) for gap, x in told_apart if gap.second == best]
     return sorted(decided, key=lambda gap: gap.p_value)
@@ -169,6 +177,7 @@ def verdict(
     higher_is_better: bool,
     images: bool = False,
     groups: int | None = None,
+    redrawn: float = 0.0,
 ) -> str:
     """Say which methods differ significantly from the best one, and which do not."""
     if not differences:
@@ -184,6 +193,8 @@ def verdict(
     if behind:
         drawn = "test images" if groups is None else f"{groups:,} groups of test images"
         chance = f"{runs} seeds and of the {drawn}" if images else f"{runs} seeds"
+        if redrawn:
+            chance = f"{runs} deals of all images into training, validation and test"
         parts.append(f"{best} is {word} than {_listed(behind)} beyond the spread of {chance}")
     if level:
         parts.append(f"{best} does not differ significantly from {_listed(level)}")
@@ -239,7 +250,8 @@ class Comparison:
     An undefined figure is left out, an infinite one is ``inf``. ``image_covariance[column]`` is the
     covariance of the methods' mean figures over the choice of test images, for judged columns;
     over the choice of ``groups`` of them, where they come in groups, with the degrees of freedom
-    ``image_freedom[column]``. ``choices`` are the best values of a sweep.
+    ``image_freedom[column]``. ``choices`` are the best values of a sweep. ``redrawn`` is test /
+    training images where every seed deals all images again, and 0 where all seeds share them.
     """
 
     figures: Mapping[str, Mapping[int, Mapping[str, float]]]
@@ -248,6 +260,7 @@ class Comparison:
     choices: tuple[SweepChoice, ...] = ()
     groups: int | None = None
     image_freedom: Mapping[str, float] = field(default_factory=dict)
+    redrawn: float = 0.0
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
         """Return ``{method: {seed: value}}``; a method undefined on one seed has no values."""
@@ -267,7 +280,9 @@ class Comparison:
         freedom = self.image_freedom.get(name, inf)
         return {
             method: over_images(
-                seed_mean(list(by_seed.values())), drawn.get(method, {}).get(method, 0.0), freedom
+                seed_mean(list(by_seed.values()), self.redrawn),
+                drawn.get(method, {}).get(method, 0.0),
+                freedom,
             )
             for method, by_seed in columns
         }
@@ -292,6 +307,7 @@ class Comparison:
                 higher_is_better=MEASURES[name].higher_is_better,
                 images=name in self.image_covariance,
                 groups=self.groups,
+                redrawn=self.redrawn,
             )
             for name in names
         ]
@@ -304,6 +320,7 @@ class Comparison:
             higher_is_better=MEASURES[name].higher_is_better,
             image_covariance=self.image_covariance.get(name),
             freedom=self.image_freedom.get(name, freedom),
+            redrawn=self.redrawn,
         )
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
@@ -366,6 +383,7 @@ class StatedComparison(BaseModel):
     choices: tuple[SweepChoice, ...] = ()
     groups: int | None = Field(default=None, ge=1)
     image_freedom: dict[str, Annotated[Number, Field(ge=1)]] = {}
+    redrawn: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _of_one_shape(self) -> "StatedComparison":

@@ -1,26 +1,20 @@
 """COMPUTED: tables of the papers that no training is needed for.
 
 ``001-table1``    which losses recover a probability, from formulas (``recovery``)
-``001-table2``    statistics of SPA's data sets, and ``002-tableCa`` of NUS-WIDE, from label tables:
-                  present and absent entries are counted over train and test together
 ``001-counts``    SPA's "29 of the 32" and "25 of the 36" best results, from its printed Table 3
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from labelwise.errors import DataError
 from labelwise.learn.methods import make_objective
 from labelwise.learn.methods.own import slopes
 from labelwise.learn.objectives import Objective
 from labelwise.links import Link, Sigmoid
-from labelwise.papers.protocols import DATASETS, PUBLISHED, STATED
-from labelwise.papers.sources import holds_files
-from labelwise.tables import LabelTable, load
+from labelwise.papers.protocols import PUBLISHED, STATED
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 # Table 1 of SPA: for a label of probability eta the expected loss is stationary where
@@ -92,7 +86,7 @@ def recovery_of(method: str) -> Recovery:
     )
 
 
-def _recovery(root: Path, source: str | None) -> Computed:
+def _recovery() -> Computed:
     header = ["loss", "link off by", "sigmoid off by", "eta reached", "proper", "printed"]
     header, rows = [*header, "one-to-one", "printed"], []
     for method in METHODS:
@@ -122,61 +116,10 @@ def _slopes(objective: Objective, label: float) -> Tensor:
 
 @dataclass(frozen=True)
 class ComputedTable:
-    """A table that is computed; ``sets`` are the data sets it reads, or one source instead."""
+    """A table that is computed."""
 
     title: str
-    compute: Callable[[Path, str | None], Computed]
-    sets: tuple[str, ...] = ()
-
-
-Sizes = Mapping[str, Sequence[float]]  # labels, training and test images, the last column
-SPA_SETS: Sizes = STATED["computed"]["spa_sets"]
-NUS_WIDE: Sizes = STATED["computed"]["nus_wide"]
-PRESENT_TO_ABSENT, PER_IMAGE = "present / absent labels", "labels per image"
-
-
-def statistics_of(table: LabelTable, last: str) -> tuple[float, ...]:
-    """Return labels, training images, test images, and ``last`` over both together."""
-    splits = table.splits()
-    for split in ("train", "test"):
-        if split not in splits:
-            raise DataError(f"{table.name} has no {split} images, whose number the table shows")
-    parts = splits.values()
-    present = sum(float(split.facts().mean_labels) * len(split) for split in parts)
-    images = sum(map(len, parts))
-    known = sum(int((len(split) - split.unknown.counts()).sum()) for split in parts)
-    figure = present / max(known - present, 1) if last == PRESENT_TO_ABSENT else present / images
-    training = images - len(splits["test"])  # validation images are training images held out
-    return (len(table.space), training, len(splits["test"]), figure)
-
-
-def _statistics(printed: Sizes, last: str) -> Callable[[Path, str | None], Computed]:
-
-    def compute(root: Path, source: str | None) -> Computed:
-        rows, notes = [], []
-        for name in printed if source is None else list(printed)[:1]:
-            dataset, folder = DATASETS[name], root / DATASETS[name].folder
-            if source is None and not holds_files(folder):
-                notes.append(f"{name}: not counted; put into {folder}: {dataset.how_to_get}.")
-                continue
-            table = load(source or f"{dataset.format}:{folder}")
-            stated, counted = _shown(printed[name]), _shown(statistics_of(table, last))
-            rows += [[name, "paper", *stated], ["", "ours", *counted]]
-            same = counted == stated
-            notes.append(f"{name}: {'as printed' if same else 'differs from what is printed'}.")
-        if not rows:
-            raise DataError(f"none of the data sets is below {root}: {notes[0]}")
-        if source is not None:
-            notes.append(f"Data: {source} in place of the paper's.")
-        return Computed(["data", "", "labels", "train", "test", last], rows, tuple(notes))
-
-    return compute
-
-
-def _shown(figures: Sequence[float]) -> list[str]:
-    *counts, last = figures
-    digits = 1 if last >= 1 else 2
-    return [*(f"{count:,.0f}" for count in counts), f"{last:.{digits}f}"]
+    compute: Callable[[], Computed]
 
 
 HIGHER = ("mAP@class", "mAP@sample")
@@ -200,7 +143,7 @@ def best_counts(rows: tuple[str, ...]) -> tuple[int, int]:
     return best, total
 
 
-def _counts(root: Path, source: str | None) -> Computed:
+def _counts() -> Computed:
     rows, notes = [], []
     for ours, (said, of) in CLAIMED.items():
         best, counted = best_counts(ours)
@@ -226,17 +169,7 @@ COMPUTED: dict[str, ComputedTable] = {
     "001-table1": ComputedTable(
         "SPA and LPR, Table 1: does the minimiser give eta back?", _recovery
     ),
-    "001-table2": ComputedTable(
-        "SPA and LPR, Table 2: statistics of the data sets",
-        _statistics(SPA_SETS, PRESENT_TO_ABSENT),
-        tuple(SPA_SETS),
-    ),
     "001-counts": ComputedTable(
         "SPA and LPR, 5.2: how often SPA and SPA + LPR are best in the printed Table 3", _counts
-    ),
-    "002-tableCa": ComputedTable(
-        "Two-way loss, Table C (a): NUS-WIDE without images that have no label",
-        _statistics(NUS_WIDE, PER_IMAGE),
-        tuple(NUS_WIDE),
     ),
 }

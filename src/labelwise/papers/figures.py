@@ -49,7 +49,7 @@ Figure = Any
 
 
 @dataclass(frozen=True)
-class Shown:
+class Drawn:
     """What a figure is drawn from: runs by row, the photos by id (or none), and a query."""
 
     runs: Mapping[str, FinishedRun]
@@ -110,7 +110,7 @@ def find_figure(name: str) -> tuple[PaperFigure | None, str]:
     return figure, point + cell
 
 
-def draw_figure(name: str, folder: Path, shown: Shown | None = None) -> list[Path]:
+def draw_figure(name: str, folder: Path, shown: Drawn | None = None) -> list[Path]:
     """Draw a figure to files in ``folder`` and return them."""
     from matplotlib import figure
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -118,7 +118,7 @@ def draw_figure(name: str, folder: Path, shown: Shown | None = None) -> list[Pat
     paper = FIGURES[name.partition(".")[0]]
     drawn = FigureCanvasAgg(figure.Figure(figsize=paper.size, layout="constrained")).figure
     drawn.suptitle(paper.title, fontsize=10, color=INK)
-    globals()[paper.draw](drawn, shown or Shown({}), **paper.options)
+    globals()[paper.draw](drawn, shown or Drawn({}), **paper.options)
     paths = [folder / f"{name}.{form}" for form in ("svg", "png")]
     for path in paths:
         with replacing(path) as temporary:
@@ -142,7 +142,7 @@ def _average_sets(run: FinishedRun, k: int) -> tuple[Any, Any]:
     return test, np.asarray(average_k(val, k)(test))
 
 
-def zero_and_many(figure: Figure, shown: Shown) -> None:
+def zero_and_many(figure: Figure, shown: Drawn) -> None:
     """A photo without a label and one with several: the five surest labels of every method."""
     first = shown.first.test
     counts = first.labels.sum(1)
@@ -165,7 +165,7 @@ def zero_and_many(figure: Figure, shown: Shown) -> None:
             bars.set_title(name, fontsize=9)
 
 
-def ambiguous(figure: Figure, shown: Shown, k: int) -> None:
+def ambiguous(figure: Figure, shown: Drawn, k: int) -> None:
     """Test photos with the smallest, a middling and the largest set of ``k`` labels on average."""
     test = shown.first.test
     scores, sets = _average_sets(shown.first, k)
@@ -179,7 +179,7 @@ def ambiguous(figure: Figure, shown: Shown, k: int) -> None:
         axes.set_title(title, fontsize=7.5, loc="left")
 
 
-def candidates(figure: Figure, shown: Shown, batch: int = 6, labels: int = 10, k: int = 3) -> None:
+def candidates(figure: Figure, shown: Drawn, batch: int = 6, labels: int = 10, k: int = 3) -> None:
     """Which entries of a batch the proposal head adds: (k - 1) B of the whole batch, by score."""
     from matplotlib.patches import Rectangle
 
@@ -202,7 +202,7 @@ def candidates(figure: Figure, shown: Shown, batch: int = 6, labels: int = 10, k
         axes.set_aspect("equal")
 
 
-def training_photos(figure: Figure, shown: Shown) -> None:
+def training_photos(figure: Figure, shown: Drawn) -> None:
     """Eight photos of the training set, evenly spaced, resized to 448 x 448 pixels."""
     ids = shown.pictures.ids
     places = np.unique(np.linspace(0, len(ids) - 1, 8).round().astype(int))
@@ -212,7 +212,7 @@ def training_photos(figure: Figure, shown: Shown) -> None:
         axes.set(xticks=[], yticks=[], aspect="equal")
 
 
-def losses_and_links(figure: Figure, shown: Shown) -> None:
+def losses_and_links(figure: Figure, shown: Drawn) -> None:
     """Present and absent halves of three losses, and the probability each logit stands for."""
     v = torch.linspace(-5, 5, 401, dtype=torch.float64)
     ones, zeros = torch.ones_like(v), torch.zeros_like(v)
@@ -235,7 +235,7 @@ def losses_and_links(figure: Figure, shown: Shown) -> None:
     right.legend(**SMALL)
 
 
-def margins_and_temperatures(figure: Figure, shown: Shown) -> None:
+def margins_and_temperatures(figure: Figure, shown: Drawn) -> None:
     """The two-way loss of three present labels against one absent, one present label moving."""
     gap = torch.linspace(-6, 6, 401, dtype=torch.float64)
     logits = torch.stack([gap, *(torch.full_like(gap, 2.0),) * 2, torch.zeros_like(gap)], dim=1)
@@ -254,7 +254,7 @@ def margins_and_temperatures(figure: Figure, shown: Shown) -> None:
         axes.legend(**SMALL, title=title, title_fontsize=8)
 
 
-def normalisers(figure: Figure, shown: Shown) -> None:
+def normalisers(figure: Figure, shown: Drawn) -> None:
     """The normaliser over training: one C per batch (quasibinary), one per image (softmax)."""
     axes = plain_axes(figure)
     for row, run, colour in shown.coloured:
@@ -282,7 +282,7 @@ def _series(journal: Sequence[Mapping[str, Any]], name: str) -> Any:
     return np.stack([values[:, 0], np.exp(np.clip(values[:, 1], -700, 700))], axis=1)
 
 
-def reliability_curves(figure: Figure, shown: Shown, surest: int | None = None) -> None:
+def reliability_curves(figure: Figure, shown: Drawn, surest: int | None = None) -> None:
     """Observed share against confidence, every row in one plot; of the ``surest`` labels or all."""
     axes = plain_axes(figure)
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=":")
@@ -300,7 +300,7 @@ def reliability_curves(figure: Figure, shown: Shown, surest: int | None = None) 
     axes.legend(**SMALL)  # curves may lie on either side of the diagonal
 
 
-def retrieval_curves(figure: Figure, shown: Shown) -> None:
+def retrieval_curves(figure: Figure, shown: Drawn) -> None:
     """Retrieval mAP against the number of wanted and unwanted labels, one line per method."""
     axes = plain_axes(figure)
     for row, run, colour in shown.coloured:
@@ -312,7 +312,7 @@ def retrieval_curves(figure: Figure, shown: Shown) -> None:
     axes.legend(frameon=False)
 
 
-def set_sizes(figure: Figure, shown: Shown) -> None:
+def set_sizes(figure: Figure, shown: Drawn) -> None:
     """How many labels the sets of average size 5 hold: by method, and of average-K by shot."""
     sizes = {row: _average_sets(run, 5)[1].sum(1) for row, run in shown.runs.items()}
     longest = max(2, int(max(np.quantile(size, 0.99) for size in sizes.values())))
@@ -336,7 +336,7 @@ def _steps(axes: Any, sizes: Any, longest: int, colour: str, name: str) -> None:
     axes.stairs(shares, np.arange(longest + 2) - 0.5, color=colour, label=name, linewidth=1.5)
 
 
-def top_four(figure: Figure, shown: Shown) -> None:
+def top_four(figure: Figure, shown: Drawn) -> None:
     """Photos with the four surest labels of each method; those that are present in bold."""
     first = shown.first.test
     many = np.flatnonzero(first.labels.sum(1) >= 2).tolist() or list(range(len(first.ids)))
@@ -357,7 +357,7 @@ def top_four(figure: Figure, shown: Shown) -> None:
             line -= 0.085
 
 
-def retrieved(figure: Figure, shown: Shown) -> None:
+def retrieved(figure: Figure, shown: Drawn) -> None:
     """The photos each method ranks first for one query, framed in green where they answer it."""
     runs, first = shown.runs, shown.first.test
     space = LabelSpace(tuple(first.names))

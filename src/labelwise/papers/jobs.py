@@ -25,7 +25,7 @@ from labelwise.base.progress import NamedWatch, Watch
 from labelwise.errors import LabelwiseError
 from labelwise.models.run_folder import RunFolder
 from labelwise.papers.measures import FinishedRun
-from labelwise.papers.sources import Frozen, open_table
+from labelwise.papers.sources import Frozen, dealt_again, open_table
 from labelwise.shards.engine import ATTEMPTS, LostShardError
 from labelwise.shards.ray_cluster import RayEngine
 from labelwise.tables import LabelTable
@@ -45,7 +45,8 @@ class TrainingJob:
     """One run: its settings, its folder, and what is done to its data first.
 
     ``hold_out`` takes validation rows from train; ``one_positive`` leaves one known label to each
-    training image; ``frozen`` puts features in the place of images.
+    training image; ``frozen`` puts features in the place of images; ``deal`` is the seed of a deal
+    of all rows into splits of the same sizes.
     """
 
     settings: Settings
@@ -53,6 +54,7 @@ class TrainingJob:
     hold_out: bool = True
     one_positive: bool = False
     frozen: Frozen | None = None
+    deal: int | None = None
 
 
 # What carries all jobs out, in any order, and yields each as it finishes.
@@ -100,6 +102,8 @@ def run_job(
     if table is None:
         options = json.dumps(job.settings.data_options)
         table = _table(job.settings.data, options, job.hold_out, job.one_positive, job.frozen)
+    if job.deal is not None:
+        table = dealt_again(table, job.deal)
     # A finished run returns at once; one begun with other settings is refused.
     train(job.settings, job.folder, table=table, watch=watch and NamedWatch(watch, _name(job)))
     path = job.folder / COST

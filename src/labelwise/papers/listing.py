@@ -5,16 +5,14 @@ from pathlib import Path
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.papers.computed import COMPUTED
 from labelwise.papers.figures import FIGURES
-from labelwise.papers.protocols import DATASETS, EXPERIMENTS, TRANSFER
+from labelwise.papers.protocols import EXPERIMENTS
 from labelwise.papers.reproduce import cells_of, find_experiment, has_data, where_to_put
-from labelwise.papers.sources import holds_files
 from labelwise.papers.survey import SurveyPlan
-from labelwise.papers.transfer import TITLE, available_sets, where_to_put_set
 
-TRANSFERRED, SURVEYED = "002-tableA", "survey"
+SURVEYED = "survey"
 IN_PART = ("000-table1", "000-table3", "001-table3", "001-fig3")  # some of their cells, by us
 NOT_RUN = (
-    *("000-supplement-table1", "001-vqa", "001-table2", TRANSFERRED, "002-tableC", "002-tableCa"),
+    *("000-supplement-table1", "001-vqa", "002-tableC"),
     *("003-table2", "003-appendix", "003-appendixE", "004-table1", "004-table2"),
 )
 Listed = tuple[list[str], list[list[str]], str | None]  # header, rows, title
@@ -24,10 +22,6 @@ def rows_of(table: str, root: Path) -> list[Listed]:
     """Return the cells and rows of a table, with the figures that are printed of them."""
     if table in COMPUTED:
         raise SettingsError(f"{table} is computed and has no rows to list; run it")
-    if table == TRANSFERRED:
-        there = available_sets(root).items()
-        listed = [[name, "yes" if ready else where_to_put_set(name, root)] for name, ready in there]
-        return [(["row", "can run now"], listed, TITLE)]
     experiment, cells, lines = find_experiment(table), cells_of(table), []
     if len(cells) > 1:
         places = (None if has_data(cell, root) else where_to_put(cell, root) for cell in cells)
@@ -47,14 +41,12 @@ def status_of(table: str) -> str:
 
 def _cost(table: str) -> list[str]:
     """Return the row of a table that was not run: its data, and the runs of one seed."""
-    cells = [] if table in COMPUTED else cells_of(table)
+    cells = cells_of(table)
     data = ", ".join(dict.fromkeys(cell.data for cell in cells))
     runs = [(len(cell.rows), cell.protocol.get("recipe.epochs")) for cell in cells]
     epochs = dict.fromkeys(str(count) for _, count in runs)
     cost = f"{sum(count for count, _ in runs)} runs of {' or '.join(epochs)} epochs"
-    if table == TRANSFERRED:
-        return [table, ", ".join(TRANSFER), f"{len(TRANSFER)} sets, solved on frozen features"]
-    return [table, data, cost] if runs else [table, ", ".join(COMPUTED[table].sets), "minutes"]
+    return [table, data, cost]
 
 
 def tables_and_figures(root: Path) -> list[Listed]:
@@ -68,16 +60,8 @@ def tables_and_figures(root: Path) -> list[Listed]:
             words = ", ".join(cell.cell for cell in ready)
         count = "" if len(cells) == 1 else str(len(cells))
         rows.append([table, cells[0].published.title, count, status_of(table), words])
-    sets = [name for name, ready in available_sets(root).items() if ready]
-    words = ", ".join(sets) or where_to_put_set(next(iter(TRANSFER)), root)
-    title = "Two-way loss, Table A: transfer study"
-    rows.append([TRANSFERRED, title, str(len(TRANSFER)), status_of(TRANSFERRED), words])
     for table, computed in COMPUTED.items():
-        there = [name for name in computed.sets if holds_files(root / DATASETS[name].folder)]
-        missing = f"put {' or '.join(computed.sets)} below {root}"
-        words = ", ".join(there) or (missing if computed.sets else "yes, computed")
-        count = str(len(computed.sets) or "")
-        rows.append([table, computed.title, count, status_of(table), words])
+        rows.append([table, computed.title, "", status_of(table), "yes, computed"])
     try:
         words = ", ".join(SurveyPlan(root).places())
     except LabelwiseError as error:

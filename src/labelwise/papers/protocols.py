@@ -276,7 +276,3 @@ ROWS = {
 }
 EXPERIMENTS = {name: _experiment(name, given) for name, given in STATED["table"].items()}
 PUBLISHED = {name: experiment.published for name, experiment in EXPERIMENTS.items()}
-# Two-way, Table A: what is transferred to: name, classes, train and test images.
-TRANSFER: dict[str, tuple[str, int, int, int]] = {
-    name: (given[0], given[1], given[2], given[3]) for name, given in STATED["transfer"].items()
-}

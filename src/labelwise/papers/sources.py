@@ -16,7 +16,7 @@ from labelwise.base.progress import Watch
 from labelwise.learn.backbones import Backbone, create_backbone
 from labelwise.pictures import FeatureRows
 from labelwise.tables import LabelTable, load, mlspl_split, with_validation
-from labelwise.tables.derived import single_positive
+from labelwise.tables.derived import single_positive, stratified_split
 from labelwise.training.features import compute, frozen_backbone
 
 # Who chose the validation images.
@@ -37,6 +37,13 @@ class Frozen:
 
     def backbone(self) -> Backbone:
         return frozen_backbone(**vars(self))
+
+
+def dealt_again(table: LabelTable, seed: int) -> LabelTable:
+    """Return the table with its rows, or groups, dealt into splits of the same sizes by a seed."""
+    names, counts = np.unique(np.asarray(table.split), return_counts=True)
+    shares = dict(zip(names.tolist(), (counts / counts.sum()).tolist(), strict=True))
+    return stratified_split(replace(table, split=None), shares, seed=seed)
 
 
 def holds_files(folder: Path) -> bool:

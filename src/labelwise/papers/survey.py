@@ -9,6 +9,11 @@
 Every seed deals all images into train, val and test again (``SHARES``). A method is a head trained
 by AdamW on one cycle. Its learning rate is the best by mAP on validation, on the first seed, of
 ``RATES`` and of more while the best is at an edge. Every cell is one results file.
+
+Validation chooses learning rates, the Platt fit, thresholds and the mean number of labels that
+``role`` and ``epr`` are told. It is complete and right by default. With ``--set validation=alike``
+its labels are hidden or flipped as those of training are: figures then rest on its known entries,
+and where one present label per image is known, on what is unknown read as absent.
 """
 
 import json
@@ -39,10 +44,11 @@ from labelwise.calibration import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError, SettingsError
 from labelwise.learn.backbones import create_backbone
-from labelwise.learn.methods import LEFT, METHODS, find_method, make_objective
+from labelwise.learn.methods import LEFT, METHODS, find_method, make_head, make_objective
+from labelwise.learn.predictor import Model
 from labelwise.links import Link
 from labelwise.metrics import average_precision, confusion
-from labelwise.models import HeadSpec, Model
+from labelwise.models import HeadSpec
 from labelwise.papers.comparison import table_lines
 from labelwise.papers.measures import probability_figures
 from labelwise.papers.protocols import DATASETS, STATED
@@ -63,6 +69,7 @@ KNOWN_SETS = ("coco", "cifar100", "scene")
 SHARES = {"train": 0.6, "val": 0.15, "test": 0.25}
 RATES = tuple(1e-2 * 3.0**power for power in (-2, -1, 0, 1, 2))
 MOST_TRIES = 9
+VALIDATION = ("complete", "alike")
 TAKEN: dict[str, Any] = {"cells": ",".join(CELLS), "image_size": None, **STATED["survey"]["budget"]}
 QUICK: dict[str, Any] = STATED["survey"]["quick"]
 READ_BY: dict[str, dict[str, Any]] = {"cifar100": {"labels": "both"}}
@@ -92,6 +99,9 @@ class SurveyPlan:
         for name in self.cells:
             if name not in CELLS:
                 raise SettingsError(f"the survey has no cell {name!r}{nearest(name, CELLS)}")
+        if self.budget["validation"] not in VALIDATION:
+            known, got = " or ".join(VALIDATION), self.budget["validation"]
+            raise SettingsError(f"validation must be {known}, got {got!r}")
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -133,25 +143,32 @@ class SurveyRows:
 
 @dataclass(frozen=True)
 class Dealt:
-    """The splits of one seed as tensors, and which training entries are known (None: all)."""
+    """The splits of one seed as tensors, and the known entries of those where some are not."""
 
     features: Mapping[str, Tensor]
     labels: Mapping[str, Tensor]
-    known: Tensor | None
+    known: Mapping[str, Tensor]
     names: tuple[str, ...]
 
     def facts(self, soft: bool) -> DatasetFacts:
         labels = self.trained_on(soft).double()
-        known = torch.ones_like(labels) if self.known is None else self.known.double()
-        present, mean = (labels * known).sum(0), (self.labels["val"] > 0.5).sum(1).double().mean()
-        sides = present / known.sum(0).clamp(min=1), present / len(labels)
-        priors, known_present = (tuple(side.tolist()) for side in sides)
-        return DatasetFacts(len(labels), labels.shape[1], float(mean), priors, known_present)
+        present, known = self._counts("train", labels)
+        shares, among_all = present / known.clamp(min=1), present / len(labels)
+        present, known = self._counts("val", (self.labels["val"] > 0.5).double())
+        mean = float((present / known.clamp(min=1)).sum())
+        priors, known_present = tuple(shares.tolist()), tuple(among_all.tolist())
+        return DatasetFacts(len(labels), labels.shape[1], mean, priors, known_present)
+
+    def _counts(self, split: str, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how often each label is present among its known entries, and their number."""
+        known = self.known.get(split, torch.ones_like(labels)).double()
+        return (labels * known).sum(0), known.sum(0)
 
     def predictions(self, split: str, logits: Tensor, link: Link | None) -> Predictions:
         ids = [str(row) for row in range(len(logits))]
         labels = self.labels[split].numpy()
-        return Predictions(ids, logits.numpy(), labels, None, self.names, split, link)
+        known = self.known[split].numpy() if split in self.known else None
+        return Predictions(ids, logits.numpy(), labels, known, self.names, split, link)
 
     def trained_on(self, soft: bool) -> Tensor:
         """Return the training labels, the majority's where soft ones are not used."""
@@ -183,9 +200,9 @@ def rows_of(name: str, place: str, plan: SurveyPlan, watch: Watch | None = None)
 
 
 def dealt_labels(
-    labels: Floats, cell: str, seed: int
-) -> tuple[dict[str, NDArray[np.int64]], dict[str, Tensor], Tensor | None]:
-    """Return rows and labels of each split of a seed, and which training entries are known."""
+    labels: Floats, cell: str, seed: int, validation: str = "complete"
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, Tensor], dict[str, Tensor]]:
+    """Return the rows of each split of a seed, its labels, and its known entries if not all are."""
     random = np.random.default_rng([seed, 44])
     order, edges = random.permutation(len(labels)), np.cumsum(list(SHARES.values()))
     parts = np.split(order, (len(order) * edges[:-1]).astype(int))
@@ -193,24 +210,28 @@ def dealt_labels(
     if cell == "half":
         chosen["train"] = chosen["train"][: len(chosen["train"]) // 2]
     dealt = {split: labels[which] for split, which in chosen.items()}
-    truth, known = dealt["train"] > 0.5, None
-    if cell == "tenth":
-        known = random.random(truth.shape) < 0.1
-    elif cell == "single":
-        known = observe_uniform(truth, seed=1200 + seed) != 0
-    elif cell == "noise":
-        added = 0.1 * truth.sum() / max((~truth).sum(), 1)
-        flipped = random.random(truth.shape) < np.where(truth, 0.1, added)
-        dealt["train"] = np.where(flipped, ~truth, truth).astype(np.float32)
-    if known is not None:
-        dealt["train"] = (truth & known).astype(np.float32)
+    known: dict[str, NDArray[np.bool_]] = {}
+    for split, first in (("train", 1200), ("val", 2200))[: 1 + (validation == "alike")]:
+        truth = dealt[split] > 0.5
+        if cell == "tenth":
+            known[split] = random.random(truth.shape) < 0.1
+        elif cell == "single":
+            known[split] = observe_uniform(truth, seed=first + seed) != 0
+        elif cell == "noise":
+            added = 0.1 * truth.sum() / max((~truth).sum(), 1)
+            flipped = random.random(truth.shape) < np.where(truth, 0.1, added)
+            dealt[split] = np.where(flipped, ~truth, truth).astype(np.float32)
+        if split in known:
+            dealt[split] = (truth & known[split]).astype(np.float32)
+    if cell == "single":  # where no label is known to be absent, unknown is read as absent
+        known.pop("val", None)
     tensors = {split: torch.from_numpy(values) for split, values in dealt.items()}
-    return chosen, tensors, None if known is None else torch.from_numpy(known)
+    return chosen, tensors, {split: torch.from_numpy(mask) for split, mask in known.items()}
 
 
-def deal(rows: SurveyRows, cell: str, seed: int) -> Dealt:
-    """Return the splits of a seed, whose training labels are known as far as the cell says."""
-    chosen, labels, known = dealt_labels(rows.labels, cell, seed)
+def deal(rows: SurveyRows, cell: str, seed: int, validation: str = "complete") -> Dealt:
+    """Return the splits of a seed, whose labels are known as far as the cell says."""
+    chosen, labels, known = dealt_labels(rows.labels, cell, seed, validation)
     trained = rows.features[chosen["train"]]
     mean, scale = trained.mean(0), max(float(trained.std(0).mean()), 1e-6)
     features = {s: torch.from_numpy((rows.features[w] - mean) / scale) for s, w in chosen.items()}
@@ -223,7 +244,7 @@ def fit(
     """Train the head of a method by its objective; return what it says of val and test."""
     torch.manual_seed(seed)
     channels, count = dealt.features["train"].shape[1], dealt.labels["train"].shape[1]
-    head = HeadSpec(find_method(method).head).make(channels, count)
+    head = make_head(HeadSpec(find_method(method).head), channels, count)
     model = Model(create_backbone("identity", channels=channels), head)
     soft = make_objective(method, dealt.facts(False)).soft_labels
     facts, labels = dealt.facts(soft), dealt.trained_on(soft)
@@ -240,7 +261,7 @@ def fit(
         factor = rate(schedule, step, steps, per_epoch)
         set_rate(optimizer, factor)
         optimizer.zero_grad(set_to_none=True)
-        seen = None if dealt.known is None else dealt.known[rows]
+        seen = dealt.known["train"][rows] if "train" in dealt.known else None
         loss = objective(model.head(maps["train"][rows]), Targets(labels[rows], seen, rows))
         loss.backward()
         optimizer.step()
@@ -248,19 +269,19 @@ def fit(
     model.eval()
     with torch.no_grad():
         logits = {split: model.head(x).logits for split, x in maps.items()}
-        link = objective.final_link(logits["train"], labels, dealt.known)
+        link = objective.final_link(logits["train"], labels, dealt.known.get("train"))
     return {split: dealt.predictions(split, logits[split], link) for split in ("val", "test")}
 
 
 def figures_of(val: Predictions, test: Predictions) -> dict[str, float]:
     """Return the columns of one run; ``after`` is the shared Platt fit, also for the sets."""
     figures = {"mAP@class": average_precision(test.logits, test.majority).value}
-    fitted = platt(val.logits, val.labels, test.link)
+    fitted = platt(val.logits, val.labels, test.link, val.observed)
     for stage, link in (("before", test.link), ("after", fitted)):
         if link is not None:
             probabilities = probability_figures(link, test)
             figures |= {f"{name} {stage}": probabilities[name] for name in ("log loss", "ACE")}
-    rule = best_f(fitted(val.logits), val.majority, None, scope="shared")
+    rule = best_f(fitted(val.logits), val.majority, val.observed, scope="shared")
     counts = confusion(rule(fitted(test.logits)), test.majority)
     figures |= {"macro F1": counts.f_score().value, "micro F1": counts.micro().f_score().value}
     return {name: value for name, value in figures.items() if not isnan(value)}
@@ -279,13 +300,15 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
     """Tune the learning rate of a method on the first seed, then train it with every seed."""
     steps, batch = int(plan.budget["steps"]), int(plan.budget["batch_size"])
     tries: dict[float, float] = {}
-    best, first = 0.0, deal(rows, cell, 0)
+    validation = str(plan.budget["validation"])
+    best, first = 0.0, deal(rows, cell, 0, validation)
     waiting = list(RATES[1:4] if plan.quick else RATES)
     while waiting:
         lr = waiting.pop()
         val = fit(method, first, lr, 0, steps, batch)["val"]
         finite = np.isfinite(val.logits).all()
-        tries[lr] = average_precision(val.logits, val.majority).value if finite else 0.0
+        score = average_precision(val.logits, val.majority, val.observed).value if finite else 0.0
+        tries[lr] = 0.0 if isnan(score) else score
         best = max(tries, key=tries.__getitem__)
         if not waiting and len(tries) < MOST_TRIES and not plan.quick:
             low, high = min(tries), max(tries)
@@ -293,7 +316,7 @@ def survey_method(method: str, cell: str, rows: SurveyRows, plan: SurveyPlan) ->
     figures = []
     for seed in range(plan.seeds):
         began = perf_counter()
-        fitted = fit(method, deal(rows, cell, seed), best, seed, steps, batch)
+        fitted = fit(method, deal(rows, cell, seed, validation), best, seed, steps, batch)
         taken = perf_counter() - began
         figures.append({**figures_of(**fitted), "seconds": taken})
     scores = {f"{lr:.3g}": round(score, 6) for lr, score in sorted(tries.items())}
@@ -408,7 +431,7 @@ def _opened(folder: Path, name: str, cell: str, plan: SurveyPlan, rows: SurveyRo
         "labels": len(rows.names),
         "features": rows.features.shape[1],
         "backbone": None if plan.frozen is None else plan.frozen.name,
-        **{key: plan.budget[key] for key in ("steps", "batch_size")},
+        **{key: plan.budget[key] for key in ("steps", "batch_size", "validation")},
         "quick": plan.quick,
     }
     machine = f"{os.cpu_count()} cores, {platform.machine()}"
