@@ -6,7 +6,7 @@ import pytest
 from tiny_predictor import NAMES, make, pictures
 
 from labelwise.contrib import cvat
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 
 pytest.importorskip("cvat_sdk", reason="cvat-sdk is not installed")
 TASK_IDS = {name: 100 + number for number, name in enumerate(reversed(NAMES))}

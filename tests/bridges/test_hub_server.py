@@ -8,7 +8,7 @@ from search_setup import picture, save_model
 from stub_hub import running_hub
 
 from labelwise.errors import SettingsError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.models.run_folder import fetched_from_hub, push_to_hub
 
 SCRIPT = """

@@ -13,8 +13,8 @@ from labelwise.calibration import CALIBRATORS, Platt, Temperature
 from labelwise.exports.hub import export_hub
 from labelwise.exports.onnx_file import export_onnx, folded
 from labelwise.learn.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Consistent, Sigmoid, Softmax
-from labelwise.models import Predictor
 from labelwise.pictures.labelwise_runtime import Tagger
 from labelwise.pictures.memory import as_images
 

@@ -15,7 +15,7 @@ from labelwise.contrib.annotation_tools import (
     read_config,
 )
 from labelwise.errors import DataError, SettingsError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.pictures import FileImages
 from labelwise.server import ServeSettings
 from labelwise.tables import LabelTable, load

@@ -61,7 +61,7 @@ def test_the_verb_writes_a_table_in_which_untagged_is_unknown(tmp_path):
     digikam = ["exiftool", "-q", "-XMP-digiKam:TagsList=animal/cat", own, "-XMP-dc:Subject=cat"]
     subprocess.run([*digikam, sidecar], check=True, capture_output=True)
     out, kinds = tmp_path / "table.csv", tmp_path / "kinds.csv"
-    done = must_run("data", "keywords", library, "-o", out, "--taxonomy", kinds)
+    done = must_run("data", "import", library, "-o", out, "--taxonomy-out", kinds)
     assert "3 photos, 4 labels; 2 with a keyword, all else is unknown" in done.output
     table = load(str(out))
     names = {table.ids[row].rpartition("/")[2]: row for row in range(3)}
@@ -136,7 +136,7 @@ def test_a_folder_without_keywords_is_refused_in_one_sentence(tmp_path):
     refuses("1 photo without a keyword")
     sidecar(tmp_path / "a.xmp", "dog")
     refuses("that 2 photos share; lower --least", least=2)
-    arguments = ("data", "keywords", tmp_path, "-o", tmp_path / "t.csv", "--taxonomy")
+    arguments = ("data", "import", tmp_path, "-o", tmp_path / "t.csv", "--taxonomy-out")
     told = {"kinds.txt": "must end in .csv", "kinds.csv": "no keyword is under another"}
     for name, sentence in told.items():
         assert sentence in refused(*arguments, tmp_path / name)

@@ -69,7 +69,7 @@ def refused(result):
 def test_a_client_starts_it_and_asks_over_its_input_and_output(library, index, warm_python):
     from mcp import Client, StdioServerParameters
 
-    command = ["-m", "labelwise", "mcp", str(library / "index"), str(library / "tiny")]
+    command = ["-m", "labelwise", "serve", "--mcp", str(library / "index"), str(library / "tiny")]
     settings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     server = StdioServerParameters(command=str(warm_python), args=command, env=settings)
     photo = str(library / "photos" / "3.png")
@@ -104,7 +104,16 @@ def test_a_client_asks_over_http_with_the_token(library, index, tmp_path, warm_c
 
     token = tmp_path / "token"
     token.write_text(TOKEN)
-    words = ["mcp", str(library / "index"), "--http", "--port", "0", "--token-file", str(token)]
+    words = [
+        "serve",
+        "--mcp",
+        str(library / "index"),
+        "--http",
+        "--port",
+        "0",
+        "--token-file",
+        str(token),
+    ]
     with warm_commands.running(words, tmp_path) as process:
         address = re.search(r"http://127\.0\.0\.1:(\d+)/mcp", process.line())
         plain = WebClient(int(address[1]))
@@ -279,10 +288,10 @@ def test_a_person_corrects_and_answers_for_an_estimate(made):
 def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
     index = str(library / "index")
     for words, rule in (
-        ([index, "--folder", str(tmp_path)], "which needs a RUN"),
-        ([index, str(library / "tiny"), "--folder", str(tmp_path / "no")], "must be a folder"),
+        ([index, "--tag-folder", str(tmp_path)], "which needs a RUN"),
+        ([index, str(library / "tiny"), "--tag-folder", str(tmp_path / "no")], "must be a folder"),
         ([index, "--port", "8001"], "--port does not apply: it is for HTTP"),
         ([index, "--http", "--host", "0.0.0.0"], "so a token is needed"),
     ):
         with pytest.raises(SettingsError, match=rule):
-            must_run("mcp", *words, catch_exceptions=False)
+            must_run("serve", "--mcp", *words, catch_exceptions=False)

@@ -10,7 +10,7 @@ from tiny_predictor import NAMES, make, pictures
 import labelwise
 from labelwise.contrib.mlflow import log_model, save_model
 from labelwise.errors import LabelwiseError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")

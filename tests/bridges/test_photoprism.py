@@ -10,7 +10,7 @@ from search_setup import LABELS
 from web_setup import TOKEN, encoded, running
 
 from labelwise.decide import Threshold
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 
 PATH = "/photoprism/labels"
 

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from typed import must_run, refused
 
 from labelwise.errors import SettingsError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.photos.words import TwoTowers, Word, WordList
-from labelwise.photos.words.text_image import TEMPLATES
 from labelwise.photos.words.tower_files import _preprocessing
+from labelwise.photos.words.word_list import TEMPLATES
 from labelwise.pictures import PictureImages
 
 LONG = "a dog and a cat, and " * 9  # longer than the places of a text
@@ -267,7 +267,7 @@ def test_a_run_of_towers_scores_as_the_model_does_and_is_searched_by_any_text(
     words = tmp_path / "words.txt"
     words.write_text("dog: a dog, a puppy\nbeach\n")
     run, index = tmp_path / "run", tmp_path / "index"
-    said = must_run("start", photos, "--words", words, "--scorer", folder, "-o", run).output
+    said = must_run("train", photos, "--words", words, "--model", folder, "-o", run).output
     said = " ".join(said.split())
     assert "6 photos and 2 words" in said
     assert "not calibrated: no answers yet" in said

@@ -150,31 +150,3 @@ def test_what_is_refused_is_not_asked_for_again(bucket, monkeypatch, code, told)
         with pytest.raises(StorageError, match=f"^s3://photos/in: {told}"):
             list(storage.files())
     assert len(asked) <= 4
-
-
-def test_pages_of_keys_are_the_listing_of_pyarrow(bucket, monkeypatch):
-    """Oracle: the same prefix listed without boto3."""
-    _, client, place = bucket
-    names = ["b.png", "a b.png", "a.png", "a/1.png", "a/.hidden.png", "a-b/2.png", "a/c/3.png"]
-    names += [".x/4.png", "ü.png", "a+b&c.png", *(f"many/{n}.png" for n in range(7))]
-    for name in names:
-        client.put_object(Bucket="photos", Key=f"paged/{name}", Body=b"x")
-    client.put_object(Bucket="photos", Key="paged/a/", Body=b"")  # a folder, as consoles make it
-    storage = storage_at(place("paged/"))
-    paged = storage_module.s3_client(storage.place)
-    asked, listed = [], paged.list_objects_v2
-
-    def few_at_once(**wanted):
-        asked.append(wanted)
-        return listed(MaxKeys=2, **wanted)
-
-    paged.list_objects_v2 = few_at_once
-    monkeypatch.setattr(storage_module, "s3_client", lambda place: paged)
-    next(storage.files())
-    assert len(asked) == 1  # of a flat prefix no more is held than a page
-    found = list(storage.files())
-    assert len(asked) > 10
-    assert list(storage_at(place("nothing")).files()) == []
-    monkeypatch.setattr(storage_module, "s3_client", lambda place: None)
-    assert found == list(storage.files())
-    assert sorted(found) == sorted(one for one in names if "/." not in f"/{one}")

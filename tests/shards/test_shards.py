@@ -28,7 +28,7 @@ from shard_setup import (
 )
 
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.models import Predictor
+from labelwise.learn.predictor import Predictor
 from labelwise.shards import LocalEngine, predict_shards, storage_at
 from labelwise.shards.engine import ATTEMPTS, LostShardError
 from labelwise.shards.inputs import StoredImages, find_rows

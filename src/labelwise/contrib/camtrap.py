@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from labelwise.base.text import counted
 from labelwise.errors import DataError
 from labelwise.tables.camera_results import read_times
-from labelwise.tables.rows import AllBut, from_rows, inner, read_csv_rows, read_json
+from labelwise.tables.rows import AllBut, from_rows, inner, read_json
 from labelwise.tables.table import LabelTable
+from labelwise.tables.tabular import read_csv_rows
 
 NEEDED = {
     "deployments": ("deploymentID",),

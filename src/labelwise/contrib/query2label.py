@@ -3,7 +3,7 @@
     predictor = load_query2label("checkpoint.pth", "torchvision/resnet101", names, image_size=448)
     predictor.save("q2l-r101")            # then: labelwise predict q2l-r101 photos/
 
-The backbone is a ResNet of torchvision, a Swin of timm or a CvT. The file is a safetensors file, or
+The backbone is a ResNet of torchvision or a Swin of timm. The file is a safetensors file, or
 a state dict that is read without running any code. What the head looks like (labels, width, layers,
 feed-forward net, self-attention, projection) is read off its tensors; the number of attention heads
 is not in them. A tensor that is missing, unknown or of another shape is an error that names it.
@@ -20,8 +20,9 @@ from labelwise.decide import Threshold
 from labelwise.errors import SettingsError
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.backbones.weights import read_state, require_tensors
-from labelwise.learn.methods import make_objective
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.learn.methods import make_head, make_objective
+from labelwise.learn.predictor import Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.types import DatasetFacts, LabelSpace
 
 BACKBONE = "backbone.0."
@@ -79,7 +80,7 @@ def load_query2label(
     require_tensors(inner, own, str(path))
     _load(inner, own, str(path))
     spec = HeadSpec("query2label", options)
-    head = spec.make(network.channels, labels)
+    head = make_head(spec, network.channels, labels)
     _load(head, head_state(state, str(path)), str(path))
     link = make_objective("asl+phi", DatasetFacts(1, labels, 1.0, (0.5,) * labels), **LOSS).link
     model = Model(network, head).eval()

@@ -21,9 +21,9 @@ from pyarrow import compute
 from labelwise.base.text import counted
 from labelwise.errors import DataError
 from labelwise.scores.read import Detections
-from labelwise.scores.tables import Kind
 from labelwise.tables.camera_results import is_camera_results, read_camera_results
 from labelwise.tables.columns import as_numbers
+from labelwise.tables.score_files import Kind
 from labelwise.tables.tabular import open_tabular
 from labelwise.types import nearest
 

@@ -1,4 +1,4 @@
-"""Any tags to audit: what :mod:`labelwise.answers.tag_tables` reads, and labelwise's own forms.
+"""Any tags to audit: what :mod:`labelwise.tables.tags` reads, and labelwise's own forms.
 
 score files       score:NAME columns, predictions.parquet, what `labelwise predict` wrote
 a run             the labels that its rule gives its test photos
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.answers.tag_tables import FoundUse, TagTable, read_tags, score_of
 from labelwise.contrib.annotation_tools import ImageFolder, chosen_labels, image_of_task
 from labelwise.errors import DataError, SettingsError
+from labelwise.tables import open_table
 from labelwise.tables.rows import read_json
-from labelwise.tables.tabular import TABULAR
+from labelwise.tables.tags import FoundUse, TagTable, score_of
 
 if TYPE_CHECKING:
-    from labelwise.scores.tables import Kind
+    from labelwise.tables.score_files import Kind
 
 AT_LEAST = 0.5
 
@@ -48,7 +48,8 @@ def tags_to_audit(
         from labelwise.photos.metadata import read_keywords
 
         return TagTable.of_labels(read_keywords(path).table), path
-    if path.is_file() and trust is None and _has_scores(path):
+    table = open_table(path)
+    if path.is_file() and trust is None and table.holds == "scores":
         from labelwise.scores.read import read_unlabelled
 
         given = read_unlabelled(path, kind)
@@ -65,7 +66,7 @@ def tags_to_audit(
         if any(isinstance(task, dict) and "predictions" in task for task in listed):
             return _of_label_studio(path, tasks), _required(photos)
     images = None if data is None else Path(data)
-    return read_tags(path, trust=trust, images=images, at_least=least), _required(photos)
+    return table.tags(trust=trust, images=images, at_least=least), _required(photos)
 
 
 def _required(photos: Path | None) -> Path:
@@ -74,16 +75,6 @@ def _required(photos: Path | None) -> Path:
     if not photos.is_dir():
         raise DataError(f"there is no folder {photos}; --photos names where the photos are")
     return photos
-
-
-def _has_scores(path: Path) -> bool:
-    suffix = path.suffix.lower()
-    if suffix not in TABULAR:
-        return suffix == ".npz"
-    header = TABULAR[suffix](path).header
-    predicted = {"path", "labels", "error"} <= set(header) or {"path", "probs"} <= set(header)
-    named = any(name.startswith("score:") for name in header)
-    return named or predicted or {"id", "logits"} <= set(header)
 
 
 def _of_run(path: Path) -> TagTable:

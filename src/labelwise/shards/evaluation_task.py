@@ -35,6 +35,7 @@ from labelwise.base.storage import (
     storage_at,
     without_options,
 )
+from labelwise.base.table_files import matrix_of_lists
 from labelwise.base.text import counted
 from labelwise.calibration.auto import link_from_spec
 from labelwise.decide import Rule
@@ -42,16 +43,16 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluation import Evaluation, EvaluationSums, describe_link, measure
 from labelwise.links import Link
 from labelwise.models.scoring import one_thread
-from labelwise.predictions import matrix_of_lists
 from labelwise.scores.tables import unscored_note
 from labelwise.shards.engine import MANIFEST_FILE, SUCCESS_FILE, Engine, Manifest, ShardRecord
 from labelwise.tables import LabelTable
-from labelwise.tables.columns import PATH_HEADERS, TableColumns, Vocabulary, find_columns
+from labelwise.tables.columns import TableColumns, Vocabulary
 from labelwise.tables.load import load_for_labels
 from labelwise.tables.shards import PARQUET_SUFFIXES, ShardPart, holds_parquet_shards, read_shards
 from labelwise.tables.table import LabelSets
 from labelwise.tables.table_builder import TableBuilder
-from labelwise.tables.tabular import TABULAR
+from labelwise.tables.tabular import TABULAR, read_layout
+from labelwise.tables.words import PATH_HEADERS
 from labelwise.types import LabelSpace, matching_columns
 
 # The labels of very many rows, on disk and mapped. An id is known by 128 bits of BLAKE2b. An image
@@ -235,9 +236,7 @@ def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Ba
 
     if not path.is_file():
         raise DataError(f"{path} is not there, or not a file")
-    stream = TABULAR[path.suffix.lower()](path)
-    meanings, text_only = stream.meanings, stream.text_only
-    found = find_columns(stream.header, path.name, columns=meanings, text_only=text_only)
+    stream, found = read_layout(path)
     if found.path is None:
         raise DataError(f"{path.name}: there must be a column 'path' that names the images")
     layout: TableColumns = replace(found, image=None, split=None, group=None)

@@ -13,7 +13,8 @@ follows from the input alone.
 import os
 import tempfile
 import threading
-from collections import OrderedDict
+import warnings
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,7 @@ from labelwise.base.storage import (
     Storage,
     StorageError,
     is_uri,
+    left_out_note,
     parent_of,
     storage_at,
     without_options,
@@ -46,9 +48,9 @@ from labelwise.pictures.sources import (
     read_image_file,
     tar_members,
 )
-from labelwise.tables.columns import PATH_HEADERS
 from labelwise.tables.shards import PARQUET_SUFFIXES
 from labelwise.tables.tabular import TABULAR
+from labelwise.tables.words import PATH_HEADERS
 
 GROUPS_HELD = 2  # row groups of Parquet files in memory
 
@@ -72,13 +74,20 @@ def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
     for address in places:
         storage = storage_at(address)
         if storage.is_folder():
-            names = one_per_photo(storage.files())
+            left_out = Counter[str]()
+            if isinstance(storage, LocalStorage):
+                files = storage.files(left_out, {*IMAGE_SUFFIXES, *PARQUET_SUFFIXES, ".tar"})
+            else:
+                files = storage.files()
+            names = one_per_photo(files)
             rows = (row for name in names for row in _rows_of(storage, name))
             first = next(rows, None)
             if first is None:
                 raise DataError(f"there are no images in the folder {without_options(address)}")
             yield first
             yield from rows
+            if note := left_out_note(left_out):
+                warnings.warn(f"{without_options(address)}: {note}", stacklevel=2)
             continue
         root, name = parent_of(storage.place)
         parent, suffix = storage_at(root), os.path.splitext(name)[1].lower()

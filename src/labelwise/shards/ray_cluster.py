@@ -14,10 +14,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.base.progress import Watch
@@ -25,15 +24,17 @@ from labelwise.base.storage import StorageError
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ImageSource, Transform
-from labelwise.pictures.batches import resized_inputs
 from labelwise.pictures.inputs import Failure
-from labelwise.pictures.loading import Inputs, sent
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS, LostWorkerError, Task, carried_out
 from labelwise.shards.inputs import InputRow, StoredImages
-from labelwise.training import checkpoint
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings
+
+if TYPE_CHECKING:  # workers that score with an eye have no torch
+    import torch
+
+    from labelwise.pictures.batches import Inputs
 
 # One run trained by several processes of a Ray cluster, as by torchrun. Each worker is an actor
 # with one core (and one GPU, where the cluster has some). When one dies, as many as there is room
@@ -73,6 +74,8 @@ class RayTraining:
         return read and replace(read, was_finished=finished)
 
     def _train(self, settings: Settings, run: RunFolder, watch: Watch, *, fresh: bool) -> None:
+        from labelwise.training import checkpoint
+
         ray = require_ray()
         with joined(self.workers):
             wanted, there = settings.hardware.accelerator, ray.cluster_resources().get("GPU", 0)
@@ -288,8 +291,12 @@ class RayDecoding:
         images: ImageSource,
         transform: Transform,
         batches: Sequence[NDArray[np.int64]],
-        device: torch.device,
-    ) -> Generator[Inputs]:
+        device: "torch.device",
+    ) -> "Generator[Inputs]":
+        import torch
+
+        from labelwise.pictures.batches import Inputs, sent
+
         if not isinstance(images, StoredImages) or not transform.is_plain:
             raise TypeError("only stored pictures and a Transform travel to other nodes")
         ray = require_ray()
@@ -320,6 +327,10 @@ def _decoded(
     rows: list[InputRow], transform: Transform
 ) -> tuple[NDArray[np.int64], NDArray[Any], list[tuple[int, str]], StorageError | None]:
     """Return the readable places, their pixels (n, size, size, C), and the failures."""
+    import torch
+
+    from labelwise.pictures.batches import resized_inputs
+
     images = StoredImages(rows)
     (inputs,) = resized_inputs(images, transform, [np.arange(len(rows))], 1, torch.device("cpu"))
     pixels = np.ascontiguousarray(inputs.values.permute(0, 2, 3, 1).numpy())

@@ -40,7 +40,7 @@ from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord,
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
 
 if TYPE_CHECKING:
-    from labelwise.pictures.loading import PictureReader
+    from labelwise.pictures.batches import PictureReader
 
 PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers
