@@ -7,9 +7,7 @@ The same network (EfficientNet-Lite0 at 224 pixels, random weights) and two work
 runs it. The peers are what their documentation shows: ``ray.data.read_binary_files`` and
 ``map_batches`` with two actors; ``daft.from_glob_path``, download, and a batch UDF of two
 processes; both decode with Pillow and transform with torchvision. What they do not do: a row that
-fails stays in the answer, and a killed run is resumed to the same bytes. "Apart" is decoding by
-other processes than the one that computes, as on nodes without a GPU: ``--decoders 2`` beside two
-steps of ``map_batches``, of which the first decodes.
+fails stays in the answer, and a killed run is resumed to the same bytes.
 
 Each way is a program of its own that does a few photos, and again with many. What counts are the
 processor seconds of all processes that it started (each carries its mark in the environment), and
@@ -52,7 +50,7 @@ class Scorer:
     """What a person writes for an actor: decode, transform, one forward pass a batch."""
 
     def __init__(self, folder: str) -> None:
-        from labelwise.models import Predictor
+        from labelwise.learn.predictor import Predictor
 
         torch.set_num_threads(1)
         predictor = Predictor.load(Path(folder)).fused()
@@ -68,35 +66,21 @@ class Scorer:
 
     def probabilities(self, contents: list[bytes]) -> np.ndarray:
         images = [self.steps(Image.open(io.BytesIO(one)).convert("RGB")) for one in contents]
-        return self.of(torch.stack(images))
-
-    def of(self, images: torch.Tensor) -> np.ndarray:
         with torch.inference_mode():
-            return torch.sigmoid(self.model(images).logits).numpy()
+            return torch.sigmoid(self.model(torch.stack(images)).logits).numpy()
 
     def __call__(self, batch: dict) -> dict:
         return {"path": batch["path"], "p": self.probabilities(list(batch["bytes"]))}
 
 
-class Forward(Scorer):
-    """An actor that takes pictures as another step has scaled them."""
-
-    def __call__(self, batch: dict) -> dict:
-        images = torch.from_numpy(np.stack(batch["pixels"])).permute(0, 3, 1, 2).float() / 255
-        normalise = self.steps.transforms[-1]
-        return {"path": batch["path"], "p": self.of(normalise(images))}
-
-
-def by_labelwise(model, photos, out, server, *, ray=False, apart=False):
+def by_labelwise(model, photos, out, server, *, ray=False):
     from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
-    from labelwise.shards.ray_cluster import RayDecoding, RayEngine
+    from labelwise.shards.ray_cluster import RayEngine
 
     if server:
         photos = f"{photos}?scheme=http&endpoint_override={server}&region=us-east-1"
-    reader = RayDecoding(ahead=WORKERS) if apart else None
-    task = ScoringTask(out, ModelFiles.read(Path(model)), BATCH, decoders=1, reader=reader)
+    task = ScoringTask(out, ModelFiles.read(Path(model)), BATCH, decoders=1)
     engine = RayEngine(WORKERS) if ray else LocalEngine(WORKERS)
-    engine = RayEngine(1, decoders=WORKERS) if apart else engine
     predict_shards(task, [photos], engine, shard_rows=SHARD_ROWS)
 
 
@@ -104,15 +88,7 @@ def by_labelwise_on_ray(model, photos, out, server):
     by_labelwise(model, photos, out, server, ray=True)
 
 
-def by_labelwise_apart(model, photos, out, server):
-    by_labelwise(model, photos, out, server, apart=True)
-
-
-def by_ray_data_apart(model, photos, out, server):
-    by_ray_data(model, photos, out, server, apart=True)
-
-
-def by_ray_data(model, photos, out, server, *, apart=False):
+def by_ray_data(model, photos, out, server):
     import ray
     from pyarrow import fs
 
@@ -124,20 +100,11 @@ def by_ray_data(model, photos, out, server, *, apart=False):
     with joined(WORKERS):
         ray.data.DataContext.get_current().enable_progress_bars = False
         data = ray.data.read_binary_files(photos, include_paths=True, filesystem=files)
-        if apart:
-            scale = Scorer(model).steps.transforms[:2]
-
-            def decoded(batch):
-                images = [Image.open(io.BytesIO(one)).convert("RGB") for one in batch["bytes"]]
-                pixels = [np.asarray(scale[1](scale[0](image))) for image in images]
-                return {"path": batch["path"], "pixels": np.stack(pixels)}
-
-            data = data.map_batches(decoded, batch_size=BATCH, num_cpus=0.5)
         data = data.map_batches(
-            Forward if apart else Scorer,
+            Scorer,
             fn_constructor_args=[model],
             batch_size=BATCH,
-            concurrency=1 if apart else WORKERS,
+            concurrency=WORKERS,
             num_cpus=0.5,  # each task that reads or writes asks for a whole one, and waits for ever
         )
         data.write_parquet(out)
@@ -175,13 +142,10 @@ WAYS = {
     "labelwise-ray": by_labelwise_on_ray,
     "ray-data": by_ray_data,
     "daft": by_daft,
-    "labelwise-apart": by_labelwise_apart,
-    "ray-data-apart": by_ray_data_apart,
 }
 PEERS = {  # of a peer, the figure and our way beside it
     "ray-data": ("beside-ray-data-{kind}", "labelwise-ray"),
     "daft": ("beside-daft-{kind}", "labelwise"),
-    "ray-data-apart": ("beside-apart-{kind}", "labelwise-apart"),
 }
 
 

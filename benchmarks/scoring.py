@@ -31,8 +31,10 @@ from torchvision.transforms import (
 from labelwise.base.allocator import keep_freed_memory
 from labelwise.decide import Threshold
 from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import make_head
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.models.scoring import score
 from labelwise.pictures import FileImages
 from labelwise.pictures.decode import decode
@@ -68,7 +70,7 @@ def make_predictor(name="efficientnet_lite0"):
     torch.manual_seed(0)
     head = HeadSpec("linear")
     backbone = create_backbone(name, image_size=224 if name == "efficientnet_lite0" else 64)
-    model = Model(backbone, head.make(backbone.channels, LABELS)).eval()
+    model = Model(backbone, make_head(head, backbone.channels, LABELS)).eval()
     model.to(memory_format=torch.channels_last)
     space = LabelSpace(tuple(f"label {column}" for column in range(LABELS)))
     return Predictor(model, head, space, Sigmoid(), Threshold(0.5))

@@ -13,7 +13,6 @@ a server is the processor time of all its processes until it takes requests.
 
 import csv
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -77,17 +76,6 @@ def reads_of_train(folder):
     if done.returncode:
         raise SystemExit(f"train, counted: {done.stderr}")
     return int(done.stderr.rpartition("decoded ")[2]) / 159
-
-
-def interpreter(at):
-    """Return the least processor seconds of an interpreter that starts and ends."""
-    seconds = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", "pass"], cwd=at, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(seconds)
 
 
 def until_served(*arguments, at, repeats=3):
@@ -191,23 +179,17 @@ def main():
         seconds, _ = spent("predict", "small.onnx", "0.jpg", repeats=3, at=folder)
         show("start-predict-onnx", "predict small.onnx, one photo", seconds, "s of processor time")
         photos = [f"{row}.jpg" for row in range(159)]
-        nothing = interpreter(folder)
-        show("start-python", "an interpreter alone", nothing, "s of processor time")
         for name, words in {
             "predict": ("predict", "small.onnx", *photos, "-o", "answers.csv"),
             "index": ("index", ".", "--model", "small.onnx", "-o", "own.index"),
             "search": ("search", "own.index", "dog, -car"),
         }.items():
-            seconds, memory = spent(*words, repeats=1, at=folder, one_core=True)
+            _, memory = spent(*words, repeats=1, at=folder, one_core=True)
             show(f"small-{name}", f"one core, {name}, most memory", memory, "MiB")
-            print(f"{'':44s} {seconds:8.2f} s of processor time", flush=True)
-            record(f"small-{name}-seconds", seconds / nothing)
         memory = served(folder / "0.jpg", "small.onnx", "own.index", at=folder)
         show("small-serve", "one core, serve, all processes, most memory", memory, "MiB")
         seconds = until_served("small.onnx", at=folder)
         show("start-serve-onnx", "serve small.onnx, until it answers", seconds, "s, processor")
-        seconds = until_served("run", at=folder)
-        show("start-serve-run", "serve run, until it answers", seconds, "s, processor")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from torch import Tensor
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.heads import LinearHead
 from labelwise.learn.objectives import BCE
-from labelwise.models import Model
+from labelwise.learn.predictor import Model
 from labelwise.pictures.processes import WORTH_STARTING
 from labelwise.pictures.sources import FileImages
 from labelwise.tables.table import LabelTable
