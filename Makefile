@@ -38,7 +38,7 @@ export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compi
 BENCHMARKS := scoring search
 PICTURED := $(addprefix open-photos/new/,020.jpg 046.jpg 102.jpg 110.jpg)
 
-.PHONY: audit bench bridges browser check clean demo dist docs fuzz hashes help install limits pictures quick schema serve test
+.PHONY: audit bench bridges browser check clean demo dist docs faults fuzz hashes help install limits pictures quick schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -106,6 +106,9 @@ quick: install ## run the tests of the rooms that differ from main (about a minu
 fuzz: install ## feed damaged input to readers of files and routes of the server for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
 	LABELWISE_FUZZ_SEED=1 "$(BIN)/python" -m pytest -m hypothesis --hypothesis-seed=$(or $(FUZZ_SEED),random)
+
+faults: install ## plant 100 known faults, one at a time, and count how many the tests catch (JOBS=15: ten minutes)
+	"$(BIN)/python" tests/planted_faults.py --jobs $(JOBS)
 
 schema: install ## requests that schemathesis makes up from the API's description: no 5xx (about a minute)
 	@test -x .venv-schema/bin/schemathesis || { $(PYTHON) -m venv .venv-schema && \
