@@ -74,7 +74,6 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
 # What torch offers under a private name alone: it may change with any version.
 PRIVATE_TORCH = {
     "exports/parity.py: torch.utils._python_dispatch",
-    "training/execution.py: torch._inductor",
     "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
 }
 
@@ -102,6 +101,7 @@ CONCRETE_BASES = {
     "Transform": {"GraphTransform"},  # whose resize a file does
     "RunFolder": {"LoadedRun"},  # which exports, too: models know nothing of exports
     "Reliability": {"CalibrationSums"},  # the same of every label, to which batches add
+    "AnsweredList": {"CheckSession"},  # the second also asks
 }
 SHARED_FIELDS = {"Strict", "ToolAnswer", "ListedPhoto"}  # of requests and answers
 

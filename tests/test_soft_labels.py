@@ -14,8 +14,8 @@ from typed import must_run
 from labelwise.answers.suspects import Reviewed, repair
 from labelwise.calibration import CALIBRATORS
 from labelwise.errors import DataError, QuestionError, SettingsError
+from labelwise.learn.predictor import Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.papers.measures import FinishedRun, image_effects, measure
 from labelwise.pictures import FileImages

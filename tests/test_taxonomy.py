@@ -194,7 +194,7 @@ def test_verbs(tmp_path):
     (tmp_path / "kinds.csv").write_text("animal|pet|dog\n")
     for name in "abcd":
         (tmp_path / f"{name}.jpg").write_bytes(b"")
-    words = ("data", "export", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
+    words = ("data", "convert", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
     result = must_run(*words, "--taxonomy", tmp_path / "kinds.csv", "--add-groups")
     assert "1 labels were raised" in result.output
     assert "1 groups became labels" in result.output
@@ -296,19 +296,30 @@ def test_calibrated_and_decided_sets_obey_the_rules(tmp_path):
         told = [1, 1, circle] if row in (5, 6) else [red, "" if row % 3 else 1 - red, circle]
         lines.append(",".join(map(str, [row, "val" if row % 2 else "test", *scores, *told])))
     (tmp_path / "scores.csv").write_text("\n".join(lines))
-    words = ("decide", tmp_path / "scores.csv", "--scores", "logits", "--fit-on", "val")
+    words = (
+        "calibrate",
+        "--calibrator",
+        "none",
+        tmp_path / "scores.csv",
+        "--scores",
+        "logits",
+        "--fit-on",
+        "val",
+    )
     words += ("--report-on", "test", "--attributes", tmp_path / "groups.csv")
     out = tmp_path / "rule.json"
     result = must_run(*words, "--rule", "best-f", "-o", out)
     assert "2 rows break a rule of" in result.stdout
     assert "red, blue: right in" in result.stdout
-    must_run("apply", out, tmp_path / "scores.csv", "--scores", "logits", "-o", tmp_path / "a.csv")
+    must_run(
+        "predict", out, tmp_path / "scores.csv", "--scores", "logits", "-o", tmp_path / "a.csv"
+    )
     with (tmp_path / "a.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row in rows:
         assert float(row["score:red"]) + float(row["score:blue"]) == pytest.approx(1.0)
         assert len({"red", "blue"} & set(row["labels"].split("|"))) == 1
-    assert "it shapes a rule, not a guarantee" in refused(*words, "--promise", "recall=0.5")
+    assert "it shapes a rule, not a guarantee" in refused(*words, "--guarantee", "recall=0.5")
 
 
 def test_conflicts_of_a_label_table_are_shown_and_the_rest_is_learned(tmp_path):
@@ -316,7 +327,7 @@ def test_conflicts_of_a_label_table_are_shown_and_the_rest_is_learned(tmp_path):
     text = "path,labels,unknown\na.jpg,day|night,\nb.jpg,day,night\nc.jpg,,\nd.jpg,fox,day\n"
     (tmp_path / "t.csv").write_text(text)
     out = tmp_path / "done.csv"
-    result = must_run("data", "clashes", tmp_path / "t.csv", tmp_path / "groups.csv", "-o", out)
+    result = must_run("data", "rules", tmp_path / "t.csv", tmp_path / "groups.csv", "-o", out)
     assert "1 photo of 4 breaks a rule, first 'a.jpg'" in result.stdout
     assert "1 more label is known by the rules" in result.stdout  # of b.jpg
     with out.open() as file:

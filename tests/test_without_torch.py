@@ -14,8 +14,15 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import timm
+import torch
 from PIL import Image
+from safetensors.torch import save_file
+from typed import must_run
 
+from labelwise.eyes import Eye
+from labelwise.learn.predictor import Predictor
+from labelwise.models import load_model
 from labelwise.predictions import Predictions
 
 BLOCKED = """
@@ -86,7 +93,11 @@ assert "torch" not in sys.modules
 
 def test_scores_are_evaluated_calibrated_and_decided_by_verbs_and_by_the_library(tmp_path):
     made = [tmp_path / name for name in ("evaluated", "calibrated", "thresholds.json")]
-    verbs = ("evaluate SCORES.csv", "calibrate SCORES.npz", "decide SCORES.parquet --rule best-f")
+    verbs = (
+        "evaluate SCORES.csv",
+        "calibrate SCORES.npz",
+        "calibrate SCORES.parquet --rule best-f",
+    )
     commands = []
     for verb, out in zip(verbs, made, strict=True):
         words = verb.replace("SCORES", str(tmp_path / "scores")).split()
@@ -131,22 +142,14 @@ def test_photos_are_learned_searched_measured_and_exported_without_torch(tmp_pat
         report run
         export run -o model.onnx --with-runtime
         predict model.onnx photos -o exported.csv
-        predict run photos -o shards/"""
-    words = json.dumps([line.split() for line in commands.splitlines()])
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            "-c",
-            BLOCKED + RUN + "assert 'torch' not in sys.modules",
-            words,
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+        predict run photos -o shards/
+        predict run photos -o ray/ --engine ray
+        tag index --xmp --dry-run
+        label next index -n 3
+        audit index red
+        audit labels.csv --photos . --csv questions.csv
+        data review run -o review.csv"""
+    without_torch(commands, tmp_path)
     assert not (tmp_path / "run/model.safetensors").exists()
     # A row that stood in the pool is judged out of fold, and the test rows by the final head.
     pool, test = (
@@ -161,8 +164,65 @@ def test_photos_are_learned_searched_measured_and_exported_without_torch(tmp_pat
     assert len(answers) == 24
     shards = pq.read_table(sorted((tmp_path / "shards").glob("*.parquet"))[0])
     assert shards.num_rows == 24
+    assert pq.read_table(sorted((tmp_path / "ray").glob("*.parquet"))[0]).equals(shards)
+    # Torch, which a GPU computes with, has the eye's own rounded weights.
+    photos = sorted((tmp_path / "photos").iterdir())
+    by_torch, by_eye = (
+        model.predict(photos).logits
+        for model in (Predictor.load(tmp_path / "run"), load_model(tmp_path / "run"))
+    )
+    np.testing.assert_allclose(by_torch, by_eye, rtol=0, atol=1e-4)
     answered = served(tmp_path / "run", tmp_path / "photos/03.png")
     assert {*answered["decided"]} == {*COLOURS}
+
+
+def test_a_network_of_timm_is_an_eye_once_and_then_needs_no_torch(tmp_path, monkeypatch):
+    """Torch with the same weights is the oracle of the file and of the cached features."""
+    save_photos(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(3)
+    whole = timm.create_model("test_resnet", num_classes=5).eval()
+    save_file(whole.state_dict(), "weights.safetensors")
+    weights = ("--weights", "weights.safetensors")
+    must_run("export", "test_resnet", "--format", "eye", "-o", "my-eye.onnx", *weights)
+    eye = Eye.open(tmp_path / "my-eye.onnx")
+    assert eye.outputs == {"means": whole.num_features, "maxima": whole.num_features, "classes": 5}
+    photos = [Image.open(path) for path in sorted((tmp_path / "photos").iterdir())[:3]]
+    pixels = np.stack([np.asarray(eye.transform.resize(photo)) for photo in photos])
+    pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    inputs = eye.transform.normalise(torch.from_numpy(pixels))
+    with torch.no_grad():
+        maps, classes = whole.forward_features(inputs), whole(inputs)
+    seen = eye.see(pixels)
+    np.testing.assert_allclose(seen["means"], maps.mean(dim=(2, 3)), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(seen["maxima"], maps.amax(dim=(2, 3)), rtol=0, atol=1e-3)
+    np.testing.assert_allclose(seen["classes"], classes, rtol=0, atol=1e-3)
+
+    frozen = "train labels.csv --features test_resnet --weights weights.safetensors -o"
+    must_run(*frozen.split(), "with")
+    commands = f"""train labels.csv --backbone my-eye.onnx -o run
+        predict run photos -o predicted.csv
+        index photos --model run -o index
+        {frozen} without"""
+    without_torch(commands, tmp_path)
+    with_torch, *others = (
+        Predictions.load(tmp_path / run / "predictions/test.parquet").logits
+        for run in ("with", "without", "run")
+    )
+    for logits in others:
+        np.testing.assert_allclose(logits, with_torch, rtol=0, atol=1e-5)
+
+
+def without_torch(commands, folder):
+    words = json.dumps([line.split() for line in commands.splitlines()])
+    program = BLOCKED + RUN + "assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def served(run, photo):

@@ -9,8 +9,10 @@ from PIL import Image
 from labelwise.calibration import Platt
 from labelwise.decide import Threshold
 from labelwise.learn.backbones import create_backbone
+from labelwise.learn.methods import make_head
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Sigmoid
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec
 from labelwise.types import LabelSpace
 
 NAMES = ("dog", "cat", 'odd, "name"|x')
@@ -20,7 +22,7 @@ def make(link=None, rule=None):
     torch.manual_seed(0)
     backbone = create_backbone("small-cnn", image_size=32)
     head = HeadSpec("linear", {})
-    model = Model(backbone, head.make(backbone.channels, len(NAMES))).eval()
+    model = Model(backbone, make_head(head, backbone.channels, len(NAMES))).eval()
     return Predictor(
         model,
         head,

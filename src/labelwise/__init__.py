@@ -24,17 +24,9 @@ if TYPE_CHECKING:
     from labelwise.learn.heads import Head
     from labelwise.learn.methods import METHODS, Method
     from labelwise.learn.objectives import BCE, SPA, LabelPairs, Objective, Quasibinary, TwoWay
+    from labelwise.learn.predictor import Predictor
     from labelwise.links import Link, Sigmoid, Softmax
-    from labelwise.models import (
-        ModelSpec,
-        Predictor,
-        RunFolder,
-        Scored,
-        Scorer,
-        load_model,
-        score,
-        scoring,
-    )
+    from labelwise.models import ModelSpec, RunFolder, Scored, Scorer, load_model, score, scoring
     from labelwise.photos import Index, search
     from labelwise.predictions import Predictions
     from labelwise.queries import Query, retrieval_map
@@ -105,7 +97,8 @@ _HOMES = {
     "learn.heads": ("Head",),
     "links": ("Link", "Sigmoid", "Softmax"),
     "learn.methods": ("METHODS", "Method"),
-    "models": ("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer", "load_model", "score"),
+    "learn.predictor": ("Predictor",),
+    "models": ("ModelSpec", "RunFolder", "Scored", "Scorer", "load_model", "score"),
     "learn.objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
     "predictions": ("Predictions",),
     "queries": ("Query", "retrieval_map"),

@@ -40,10 +40,15 @@ class LoadedRun(RunFolder):
                 temporary.write_bytes(SolvedModel.load(self.path).content(**options))
             return Path(path)
         from labelwise.exports.onnx_file import export_onnx, pictures_of
+        from labelwise.learn.predictor import Predictor
 
         data, count = options.pop("data", None), options.pop("pictures", 16)
         export_onnx(
-            self.predictor(), self.spec, Path(path), *pictures_of(self, data, count), **options
+            Predictor.load(self.path),
+            self.spec,
+            Path(path),
+            *pictures_of(self, data, count),
+            **options,
         )
         return Path(path)
 

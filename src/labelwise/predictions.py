@@ -24,7 +24,7 @@ from labelwise.base.arrays import is_tensor, to_numpy
 from labelwise.base.files import replacing, require_regular, summed, without_sum
 from labelwise.base.groups import Groups
 from labelwise.base.pydantic_errors import first_fault
-from labelwise.base.table_files import with_text
+from labelwise.base.table_files import matrix_of_lists, with_text
 from labelwise.base.text import counted, first_line, one_line_of
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
@@ -117,7 +117,7 @@ class Predictions:
 
     def _own_link(self) -> "Link":
         if self.link is None:
-            way_out = "calibrate them first, for example with --calibrate platt"
+            way_out = "calibrate them first, for example with --calibrator platt"
             raise SettingsError(f"these scores only rank labels, without probabilities; {way_out}")
         return self.link
 
@@ -287,7 +287,9 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     """Return the table, which has these columns, and what its metadata states."""
     try:
         require_regular(path)
-        table = pq.read_table(path, columns=columns, page_checksum_verification=True)
+        # read_table does the same by pyarrow.dataset, which takes long to import
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read(columns)
         with_text(table, path)
         read = json.loads((table.schema.metadata or {})[b"labelwise"])
         stated: dict[str, Any] = read if isinstance(read, dict) else {"format": type(read).__name__}
@@ -336,29 +338,3 @@ def _texts(table: Any, name: str) -> list[str]:
 
 def _to_lists(matrix: NDArray[Any]) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
-
-
-def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
-    """Return a column of lists, each of ``width`` numbers, as a matrix; others are an error."""
-    kind = column.type
-    types = pa.types
-    if not (types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)):
-        raise DataError(f"{name} must be a column of lists of numbers, got {kind}")
-    value = kind.value_type
-    if not (types.is_floating(value) or types.is_integer(value) or types.is_boolean(value)):
-        raise DataError(f"{name} must hold numbers, got {value}")
-    from pyarrow import compute  # takes as long to import as all of pyarrow
-
-    parts, row = [], 0
-    for chunk in column.chunks:
-        lengths = np.array(compute.fill_null(compute.list_value_length(chunk), -1))
-        for odd in np.flatnonzero(lengths != width)[:1].tolist():
-            at, got = row + odd + 1, "nothing" if lengths[odd] < 0 else f"{lengths[odd]} numbers"
-            raise DataError(f"{name}: row {at} must hold {width} numbers, one per label, got {got}")
-        flat = chunk.flatten()
-        if flat.null_count:
-            bad = int(np.flatnonzero(np.array(flat.is_null()))[0]) // max(width, 1)
-            raise DataError(f"{name}: row {row + bad + 1} must hold numbers, got an empty one")
-        parts.append(flat.to_numpy(zero_copy_only=False))
-        row += len(chunk)
-    return np.concatenate(parts or [np.empty(0, np.float32)]).reshape(-1, width)
