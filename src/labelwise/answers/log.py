@@ -43,7 +43,7 @@ from labelwise.errors import DataError
 from labelwise.tables.words import ABSENT, PRESENT
 
 Answer = Literal["yes", "no", "unsure"]
-# As people type them, in the languages of the tables. Ticks and crosses are no answers, for "x" is
+# As people type them, in the languages of the tables. Ticks and crosses are not answers, for "x" is
 # either; nor are words that leave open whether anybody looked, such as "maybe" and "todo".
 SPELLED = {word for word in PRESENT | ABSENT if word[0].isalnum() and word != "x"}
 ANSWER_WORDS: dict[str, Answer] = {
