@@ -101,7 +101,7 @@ quick: install ## run the tests of the rooms that differ from main (about a minu
 	  | sed -nE 's#^(src/labelwise|tests)/([a-z]+)(/.*|\.py)$$#tests/\2#p' | sort -u | while read -r room; do \
 	    ls -d "$$room" "tests/test_$${room#tests/}.py" 2>/dev/null; done); \
 	echo "tests of what changed:" $$rooms; \
-	BROWSER=no "$(BIN)/python" -m pytest tests/test_architecture.py $$rooms $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
+	BROWSER=no "$(BIN)/python" -m pytest tests/test_architecture.py tests/test_project.py $$rooms $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 
 fuzz: install ## feed damaged input to readers of files and routes of the server for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
