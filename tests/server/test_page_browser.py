@@ -15,6 +15,7 @@ from patience import PATIENCE
 from PIL import Image
 from playwright.sync_api import expect
 from search_setup import save_model
+from sklearn.datasets import load_sample_image
 from web_setup import TOKEN, encoded, running
 
 from labelwise.base.progress import Silent
@@ -476,10 +477,11 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def shots(run, own_library):
-    """A server of twelve photos and of a smaller copy of the first."""
+    """A server of twelve photos, the first of a temple, and of a smaller copy of that one."""
     photos = own_library.parent / "photos"
-    with Image.open(photos / "0.png") as first:
-        first.resize((24, 18)).save(photos / "shot.png")
+    temple = Image.fromarray(load_sample_image("china.jpg"))
+    temple.resize((320, 214)).save(photos / "0.png")
+    temple.resize((120, 80)).save(photos / "shot.png")
     update_index(own_library, [photos], model=run, watch=Silent())
     with running(run, own_library, decoders=0) as server:
         server.library = own_library
