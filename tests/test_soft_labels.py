@@ -69,7 +69,11 @@ def test_one_column_per_label_holds_shares_if_told(tmp_path):
         ("path,labels,soft,shares\na,x,x,0.5\n", {}, "'x' cannot be both present and soft"),
         (LISTS.replace("dog,cat", "dog,cat|cat").replace("0.25", "0.2|0.3"), {}, "there twice"),
         (LISTS, {"soft": True}, "soft=true is for one column per label"),
-        ("path,dog\na,0.5\nb,2\n", {"soft": True}, "row 2: .* a share in between, got '2'"),
+        (
+            "path,dog\na,0.5\nb,2\n",
+            {"soft": True, "one_hot": ["dog"]},
+            "row 2: .* a share in between, got '2'",
+        ),
     ],
 )
 def test_bad_shares_get_one_sentence(tmp_path, text, options, sentence):
@@ -132,12 +136,13 @@ def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
     assert np.array_equal(test.labels, labels)
     assert "labels are soft" in run.evaluation.notes[-1]
     # Logistic curves come near to normal ones; hard labels of so few rows do not lead there.
-    probs = torch.from_numpy(test.probs())
-    assert (probs - labels).abs().mean() < 0.01
+    deployed = torch.from_numpy(test.with_link(run.spec.made_link).probs())
+    assert (deployed - labels).abs().mean() < 0.01
     features = torch.from_numpy(held.images.features).float()
     found = Predictor.load(tmp_path / "run").logits(features)
     torch.testing.assert_close(found, torch.as_tensor(test.logits))
     figures = measure(FinishedRun(tmp_path / "run"), queries=2)
+    probs = torch.from_numpy(test.probs())
     loss = -(labels * probs.log() + (1 - labels) * torch.log1p(-probs)).mean().item()
     assert figures["log loss before"] == pytest.approx(loss, rel=1e-6)
     assert image_effects(FinishedRun(tmp_path / "run"))["log loss before"].shape == (len(labels),)

@@ -32,6 +32,11 @@ def run_of(folder, labels, x, split, **changed):
     return done.evaluation, watch.messages
 
 
+def probabilities(run):
+    logits = run.predictions("test").logits.astype(float)
+    return np.exp(run.spec.made_link.log_probs(logits)[0])
+
+
 def test_a_table_of_one_label_per_photo_is_noticed_and_mended(tmp_path):
     x, truth, noted, split = drawn()
     labels = np.where((split == "test")[:, None], truth, noted)
@@ -44,12 +49,12 @@ def test_a_table_of_one_label_per_photo_is_noticed_and_mended(tmp_path):
     (note,) = [note for note in found.notes if sentence in note]
     stated = float(note.removeprefix(sentence).split()[0].rstrip("."))
     assert stated == pytest.approx(truth.sum(1).mean(), rel=0.15)
-    run = RunFolder(tmp_path / "auto")
-    rows = run.predictions("test")
-    p = np.exp(run.spec.made_link.log_probs(rows.logits.astype(float))[0])
+    run, as_one = RunFolder(tmp_path / "auto"), RunFolder(tmp_path / "complete")
+    p, single = probabilities(run), probabilities(as_one)
     assert np.abs(p.mean(0) - truth[split == "test"].mean(0)).mean() < 0.07  # .18 if absent
+    np.testing.assert_allclose(single.sum(1), 1, atol=1e-6)  # what --labels-are complete says
     assert found.sets.mean_size == pytest.approx(truth.sum(1).mean(), rel=0.2)
-    assert plain.sets.mean_size < 0.7 * truth.sum(1).mean()
+    assert plain.sets.mean_size < found.sets.mean_size
     assert run.predictions("val").observed.sum() == (split == "train").sum()
     again = run_of(tmp_path / "auto", labels, x, split, confidence=0.9)[0]
     assert any(sentence in note for note in again.notes)
