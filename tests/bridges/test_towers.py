@@ -1,4 +1,4 @@
-"""Text-image models of folders. Oracles: transformers and open_clip, on small random models: their
+"""Text-image models of folders. Oracle: transformers, on small random models: their
 logits, their tokens and their preprocessing."""
 
 import json
@@ -25,11 +25,6 @@ PLAIN = ("a photo of a dog", "dog", "two dogs running on a beach", "a puppys bed
 PLAIN += (LONG.replace(",", "").strip(),)
 CORPUS = ["a photo of a dog", "two dogs running on a beach", "a puppy's bed", "a dog, a cat!"]
 WIDTH, PLACES, VOCABULARY = 32, 12, 300
-
-
-@pytest.fixture(scope="module")
-def open_clip():
-    return pytest.importorskip("open_clip", reason="open_clip is not installed")
 
 
 def shaken(model):
@@ -173,47 +168,6 @@ def test_siglip_gives_the_logits_of_transformers(transformers, tmp_path, kind, t
         expected = model(input_ids=padded, **fed).logits_per_image
     torch.testing.assert_close(scores(towers, images()), expected, rtol=1e-5, atol=1e-5)
     assert towers.bias == pytest.approx(float(model.logit_bias.detach()))
-
-
-def save_open_clip_tokenizer(open_clip, transformers, folder):
-    """Write open_clip's own vocabulary as tokenizer.json."""
-    simple = open_clip.tokenizer.SimpleTokenizer()
-    vocabulary = dict(simple.encoder)
-    vocabulary["<|startoftext|>"] = vocabulary.pop("<start_of_text>")
-    vocabulary["<|endoftext|>"] = vocabulary.pop("<end_of_text>")
-    merges = sorted(simple.bpe_ranks, key=simple.bpe_ranks.__getitem__)
-    transformers.CLIPTokenizer(vocab=vocabulary, merges=merges).save_pretrained(folder)
-    return simple
-
-
-def test_open_clip_gives_the_logits_and_tokens_of_open_clip(open_clip, transformers, tmp_path):
-    simple = save_open_clip_tokenizer(open_clip, transformers, tmp_path)
-    vision = {"image_size": 32, "layers": 2, "width": WIDTH, "patch_size": 8, "head_width": 8}
-    text = {"context_length": PLACES, "vocab_size": simple.vocab_size, "width": WIDTH}
-    text |= {"heads": 4, "layers": 2}
-    config = {"embed_dim": 24, "quick_gelu": True, "vision_cfg": vision, "text_cfg": text}
-    model = shaken(open_clip.CLIP(**config))
-    state = {name: one.contiguous() for name, one in model.state_dict().items()}
-    save_file(state, tmp_path / "open_clip_model.safetensors")
-    preprocessing = {"mean": [0.5] * 3, "std": [0.3] * 3, "interpolation": "bicubic"}
-    (tmp_path / "open_clip_config.json").write_text(
-        json.dumps({"model_cfg": config, "preprocess_cfg": preprocessing})
-    )
-    towers = TwoTowers(tmp_path)
-    fed = simple(list(TEXTS), context_length=PLACES)
-    for text, ids in zip(TEXTS, fed.tolist(), strict=True):
-        own = towers.tokens.of(text)
-        assert own + [0] * (PLACES - len(own)) == ids
-    with torch.inference_mode():
-        photos = model.encode_image(images(), normalize=True)
-        expected = model.logit_scale.exp() * photos @ model.encode_text(fed, normalize=True).T
-    torch.testing.assert_close(scores(towers, images()), expected, rtol=1e-5, atol=1e-5)
-    transform = towers.image.transform
-    assert (transform.mean, transform.std, transform.crop) == ((0.5,) * 3, (0.3,) * 3, 1.0)
-    config["vision_cfg"]["timm_model_name"] = "vit_base_patch16_siglip_224"
-    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
-    with pytest.raises(SettingsError, match="timm_model_name; take the transformers folder"):
-        TwoTowers(tmp_path)
 
 
 @pytest.mark.parametrize(("settings", "processor"), [(CROP, "CLIP"), (SQUASH, "Siglip")])

@@ -1,6 +1,4 @@
-"""From photos and words to a run. Oracle: the colours that the photos were painted in.
-Of a run beside a trained one: figures by scikit-learn, the paired bootstrap.
-"""
+"""From photos and words to a run. Oracle: the colours that the photos were painted in."""
 
 import csv
 import json
@@ -12,9 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from scipy.special import expit
 from search_setup import save_model
-from sklearn.metrics import average_precision_score, log_loss
 from typed import must_run
 from typed import run as run_verb
 from web_setup import running
@@ -24,21 +20,20 @@ from labelwise.base.progress import Silent
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.learn.predictor import Predictor
-from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer
 from labelwise.photos.query import not_answered
 from labelwise.photos.shift import evidence_of
 from labelwise.photos.tagging import tags_of
 from labelwise.photos.words import ClassesAndWords, WordList
-from labelwise.photos.words.start import KeptAnswers, compare_runs, start
+from labelwise.photos.words.start import KeptAnswers, start
 from labelwise.pictures import PictureImages
-from labelwise.predictions import Predictions
 from labelwise.queries import Query
 from labelwise.server.mcp import PhotoTools
 from labelwise.tables import load
 from labelwise.tables.score_files import read_raw
 
+KINDS = ("csv", "jsonl", "parquet")
 NOT_CALIBRATED = "not calibrated: no answers yet"
 UNTESTED = "not calibrated, so nobody can tell how many match: no answers yet"
 
@@ -340,65 +335,3 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, t
     for said in (done, must_run("predict", tmp_path / "run", photos / "002.png").output):
         assert "not calibrated for 'justice': no answers yet" in " ".join(said.split())
     assert len(KeptAnswers.load(tmp_path / "run" / "answers.jsonl").photos) == 28
-
-
-LABELS, KINDS = ("dog", "cat", "car"), ("csv", "jsonl", "parquet")
-
-
-def save_run(folder, logits, labels, names, ids):
-    """Write a run whose split test has these logits."""
-    save_model(folder, labels=names)
-    scores, truth = torch.tensor(logits).float(), torch.tensor(labels).float()
-    made = Predictions(ids, scores, truth, None, names, "test", Sigmoid())
-    made.save(folder / "predictions" / "test.parquet")
-    return folder
-
-
-def draw(photos, seed):
-    random = np.random.default_rng(seed)
-    signal = random.normal(size=(photos, 3))
-    labels = (random.random(signal.shape) < 1 / (1 + np.exp(-2 * signal))).astype(float)
-    return signal, labels, random
-
-
-def test_figures_are_those_of_sklearn_and_intervals_those_of_the_bootstrap(tmp_path):
-    signal, labels, random = draw(300, 0)
-    ids = [f"{n}.png" for n in range(300)]
-    weak = 2 * signal + random.normal(size=signal.shape) * 2
-    one = save_run(tmp_path / "one", weak, labels, LABELS, ids)
-    order, columns = random.permutation(300), [2, 0, 1]  # other rows and columns in another order
-    strong, truth = (values[order][:, columns] for values in (2 * signal, labels))
-    turned = [LABELS[column] for column in columns]
-    other = save_run(tmp_path / "two", strong, truth, (*turned,), [ids[row] for row in order])
-    precision, loss = compare_runs(one, other)
-
-    def figures(rows):
-        probs, own = [expit(values[rows]) for values in (weak, 2 * signal)], labels[rows]
-        return [
-            [np.mean([score(own[:, k], p[:, k]) for k in range(3)]) for p in probs]
-            for score in (average_precision_score, log_loss)
-        ]
-
-    ranked, losses = figures(np.arange(300))
-    assert (precision.words, precision.trained) == pytest.approx(ranked, abs=1e-6)
-    assert (loss.words, loss.trained) == pytest.approx(losses, abs=1e-5)
-    draws = [figures(random.integers(0, 300, 300)) for _ in range(24)]
-    for found, place in ((precision, 0), (loss, 1)):
-        spread = np.std([one[place][1] - one[place][0] for one in draws])
-        assert (found.high - found.low) / 2 == pytest.approx(2.2414 * spread, rel=0.3)
-        assert found.told_apart
-        assert str(found).endswith("the trained run is better")
-
-
-def test_equal_runs_are_not_told_apart_and_strangers_not_compared(tmp_path):
-    signal, labels, random = draw(120, 3)
-    ids = [f"{n}.png" for n in range(120)]
-    strangers = [f"x{n}" for n in ids]
-    noise = [2 * signal + random.normal(size=signal.shape) for _ in range(2)]
-    runs = zip(("one", "two", "three"), (*noise, noise[1]), (ids, ids, strangers), strict=True)
-    one, other, stranger = (save_run(tmp_path / n, z, labels, LABELS, own) for n, z, own in runs)
-    for difference in compare_runs(one, other):
-        assert not difference.told_apart
-        assert str(difference).endswith("no significant difference")
-    with pytest.raises(DataError, match=r"at least 20 photos .* and a label, got 0 and 3"):
-        compare_runs(one, stranger)

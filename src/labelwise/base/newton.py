@@ -39,14 +39,18 @@ class Design(Generic[A]):
     free_bias: bool = True
 
     @staticmethod
-    def of(features: A, *, scaled: bool = True, free_bias: bool = True) -> "Design[A]":
+    def of(
+        features: A, *, scaled: bool = True, free_bias: bool = True, mean: A | None = None
+    ) -> "Design[A]":
         """Return the design of training features; one that never changes is left out.
+
+        ``mean`` (D,) is taken off, by default that of these rows.
 
         A feature is divided by sqrt(its deviation x root mean square of all deviations): half way
         between its own deviation, which blows up features that few rows show, and one for all.
         """
         x, xp = double(features), namespace(features)
-        mean = x.mean(0)
+        mean = x.mean(0) if mean is None else mean
         x = x - mean
         scale = xp.ones_like(mean)
         if scaled:

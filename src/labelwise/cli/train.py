@@ -239,25 +239,22 @@ def train(
             help="With --words: share of answered photos kept for guarantees (0.2).",
         ),
     ] = 0.2,
-    against: Annotated[
-        Path | None, option("--against", help="With --words: a run to compare with.")
-    ] = None,
 ) -> None:
     """Train a model, calibrate it, measure it and write a report.
 
     The same command on the same folder resumes a stopped run. -o may be an s3:// or gs:// place.
 
     With --words no labels are needed: the words are the labels. --model names a text-image model
-    (CLIP or SigLIP of transformers or open_clip, or a sentence encoder); without it, labelwise
+    (CLIP or SigLIP as transformers saves them, or a sentence encoder); without it, labelwise
     fetches a small one once. Until people have answered, its probabilities are a guess and nothing
     is guaranteed. Give --answers, any label table, when there are some.
     """
     if words is not None:
         how = {"batch_size": batch_size or 64, "device": device, "set_aside": set_aside}
         folder = Path(out or "run")
-        _train_words(data or [], words, folder, model, answers, against, image_size, how)
+        _train_words(data or [], words, folder, model, answers, image_size, how)
         return
-    refuse("it belongs to --words", "answers", "set_aside", "against", "model", "device")
+    refuse("it belongs to --words", "answers", "set_aside", "model", "device")
     if data and len(data) > 1:
         raise SettingsError(f"one table or folder is trained on, got {', '.join(data)}")
     with before_writing():
@@ -376,14 +373,12 @@ def _train_words(
     out: Path,
     model: str | None,
     answers: str | None,
-    against: Path | None,
     image_size: int | None,
     how: dict[str, Any],
 ) -> None:
     with before_writing():
         from labelwise.answers.agreement import export_again
         from labelwise.photos.words import WordList, open_scorer
-        from labelwise.photos.words.start import compare_runs
         from labelwise.photos.words.start import start as start_run
         from labelwise.pictures import PictureImages
         from labelwise.tables import load
@@ -407,8 +402,6 @@ def _train_words(
         complain(f"and {len(done.failures) - SHOWN:,} more photos could not be read")
     tell(*(() if table is None else table.notes), *done.notes)
     _tell(done, photos, words)
-    for difference in () if against is None else compare_runs(out, against):
-        say(str(difference))
     if done.failures:
         raise typer.Exit(1)
 

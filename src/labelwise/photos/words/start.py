@@ -20,7 +20,6 @@ from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
 from zipfile import BadZipFile
@@ -36,18 +35,15 @@ from labelwise.answers.log import AnswerLog, LoggedAnswer, answered, lines_of_ru
 from labelwise.base.arrays import to_numpy
 from labelwise.base.files import locked, replacing, write_error, write_text
 from labelwise.base.progress import Silent, Watch
-from labelwise.base.special import ndtri
 from labelwise.base.tensors import load_tensors, save_tensors
 from labelwise.base.text import counted, one_line_of
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import CheckpointError, DataError, ImageError, SettingsError
-from labelwise.evaluation.intervals import mean_ap_influence, mean_influence
 from labelwise.learn.backbones import Backbone
 from labelwise.learn.heads import LinearHead
 from labelwise.learn.inference import infer
 from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Consistent, Link, Sigmoid
-from labelwise.metrics import average_precision
 from labelwise.models import HeadSpec
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.spec import MODEL_FILE
@@ -162,84 +158,6 @@ def _join(photos: dict[bytes, PhotoAnswer], digest: bytes, new: PhotoAnswer) -> 
 def is_set_aside(digest: bytes, share: float) -> bool:
     """Return whether a photo of this content is among the share that is set aside."""
     return int.from_bytes(digest[:KEY_BYTES]) < share * float(1 << 8 * KEY_BYTES)
-
-
-LEAST = 20  # photos; below, the spread of the photos is not known well enough
-LEVEL = 1 - 0.05 / 2 / 2  # of one side: two figures, two sides
-
-
-@dataclass(frozen=True)
-class RunDifference:
-    """A figure of both runs on the same photos, and the interval of the difference."""
-
-    figure: str
-    words: float
-    trained: float
-    low: float
-    high: float
-    photos: int
-    higher_is_better: bool
-
-    @property
-    def told_apart(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-    def __str__(self) -> str:
-        verdict = "no significant difference"
-        if self.told_apart:
-            verdict = "better" if (self.low > 0) == self.higher_is_better else "worse"
-            verdict = f"the trained run is {verdict}"
-        return (
-            f"{self.figure} on the {self.photos:,} photos set aside: words {self.words:.3f}, "
-            f"trained {self.trained:.3f}, difference {self.trained - self.words:+.3f} "
-            f"({self.low:+.3f} to {self.high:+.3f}): {verdict}"
-        )
-
-
-def compare_runs(words: Path, trained: Path) -> list[RunDifference]:
-    """Return mAP and log loss of both runs on the photos that neither was fitted on.
-
-    Intervals (97.5 % each) are of the infinitesimal jackknife, var d = sum_m (U_am - U_bm)^2.
-    """
-    runs = [_held_out(words), _held_out(trained)]
-    ids, others = ([*map(str, held_out.ids)] for held_out, _ in runs)
-    photos, *rows_of = np.intersect1d(ids, others, return_indices=True)
-    names = [name for name in runs[0][0].names if name in runs[1][0].names]
-    if len(photos) < LEAST or not names:
-        got = f"got {len(photos):,} and {len(names):,}; train on {words / 'answers.csv'}"
-        share = f"must share at least {LEAST} photos that are set aside and a label"
-        raise DataError(f"{words} and {trained} {share}, {got}")
-    figures: dict[str, list[tuple[float, NDArray[np.float64]]]] = {"mAP": [], "log loss": []}
-    known = None
-    for (held_out, link), rows in zip(runs, rows_of, strict=True):
-        own = held_out.take(rows)
-        columns = [own.names.index(name) for name in names]
-        logits, present = own.logits.astype(np.float64), own.labels > 0.5
-        losses = -np.where(present, *link.log_probs(logits))[:, columns]
-        if known is None:  # labels are those of the answers
-            labels = present[:, columns]
-            known = np.ones_like(labels) if own.observed is None else own.observed[:, columns]
-        counts, sums = known.sum(1).astype(np.float64), (losses * known).sum(1)
-        ranked, loss = (logits[:, columns], labels, known), float(sums.sum() / counts.sum())
-        precision = float(average_precision(*ranked).value)
-        figures["mAP"].append((precision, mean_ap_influence(*ranked)))
-        figures["log loss"].append((loss, mean_influence(sums, counts)))
-    differences = []
-    for name, ((first, moved), (second, other)) in figures.items():
-        half = float(ndtri(LEVEL)) * sqrt(float((other - moved) @ (other - moved)))
-        ends = (second - first - half, second - first + half)
-        differences.append(RunDifference(name, first, second, *ends, len(photos), name == "mAP"))
-    return differences
-
-
-def _held_out(folder: Path) -> tuple[Predictions, Link]:
-    run = RunFolder(folder)
-    held_out, link = run.held_out(), run.spec.made_link
-    if held_out is None or not held_out.may_promise or link is None:
-        none = f"{folder} has no answered photos that fitted nothing and so cannot be compared"
-        ways = "set some aside, or train on answers.csv of the run of `train --words`"
-        raise DataError(f"{none}; {ways}")
-    return held_out.predictions, link
 
 
 PART = 512  # photos

