@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -37,6 +38,7 @@ TARGETS = {target.name: target for target in (*FILES, *SERVERS)}
 SECONDS_EACH = 20  # one input may take this long on a busy machine
 MEMORY_EACH = 600 << 20  # bytes that reading one small input may add
 MEMORY_ALL = 4 << 30
+WAY = re.compile(r"  \d\. .*: `--set .+`")  # a reading that a question offers
 
 
 class TooSlow(BaseException):
@@ -62,9 +64,11 @@ def attempt(target, seed, number, counts):
                 counts["read a second time"] += 1
         except LabelwiseError as error:
             counts["refused"] += 1
-            lines = str(error).strip().splitlines()
-            if not lines or (len(lines) > 1 and not isinstance(error, QuestionError)):
+            first, *ways = str(error).strip().splitlines() or [""]
+            if not first or (ways and not isinstance(error, QuestionError)):
                 return f"the message is not one line: {error!r:.300}"
+            if not all(map(WAY.fullmatch, ways)):
+                return f"a way to read it has no option: {error!r:.300}"
         finally:
             signal.alarm(0)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10

@@ -97,14 +97,14 @@ def test_scenes_go_to_parquet_without_loss(tmp_path):
 
 def test_what_cannot_be_written_is_said(folder):
     folder.pictures("a.jpg")
-    table = load(folder.text("t.jsonl", '{"path": "a.jpg", "labels": ["a|b"]}'))
+    table = load(folder.text("t.jsonl", '{"path": "a.jpg", "labels": ["a|b", "date"]}'))
     for written_table, name, sentence in (
         (table, "u.csv", r"'a\|b' cannot be in text that is split on '\|'"),
         (table, "u.xlsx", r"must end in \.csv"),
         (scenes(2, 0, 0), "u.csv", "not single files"),
         (posterior(2, 1, 1).table, "u.parquet", r"holds features, and is written as \.npz"),
         *(
-            (one_photo((name,), 1), "u.jsonl", "be in a list of labels")
+            (one_photo((name, "date"), 1, 1), "u.jsonl", "be in a list of labels")
             for name in (" x", "x ", "*")
         ),
         *(

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -348,7 +349,11 @@ def train_and_report(
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
     if done.was_finished:
         say(f"{address} was finished before; --fresh starts over")
-    summarise(done.evaluation)
+    evaluation = done.evaluation
+    if not done.was_finished:  # what was read was said before the training
+        news = tuple(n for n in evaluation.notes if not n.startswith("Labels: "))
+        evaluation = replace(evaluation, notes=news)
+    summarise(evaluation)
     split, sets = done.evaluation.data.split, done.evaluation.sets
     tell(f"Rule ({settings.rule}): {sets.rule}" if sets is not None else "")
     tested = say_shortfall(settings.rule, f"on {split}", done.evaluation.rows)

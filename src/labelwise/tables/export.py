@@ -33,10 +33,10 @@ from labelwise.base.text import as_cell, first_line
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages, FeatureRows
 from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
+from labelwise.tables.reading import reads_as_columns, reads_as_lists
 from labelwise.tables.rows import require_file
 from labelwise.tables.table import SPLIT_WORDS, LabelTable, SoftLabels
 from labelwise.tables.tabular import as_cells
-from labelwise.tables.words import MEANINGS, PATH_HEADERS
 
 BATCH_ROWS = 4096
 MOST_UNKNOWN = 1000  # labels of a row that are listed as unknown; beyond, the absent ones are named
@@ -47,7 +47,7 @@ def export(table: LabelTable, path: str | Path) -> None:
     """Write the table; images that are not files go into Parquet as bytes, features into .npz.
 
     ``unknown`` is ``*`` where every label that is not present is unknown. Text gets one column per
-    label if a label never occurs, or if its name, in CSV and TSV, could mean several. Soft labels
+    label if a label never occurs, or if its name in a list could be read otherwise. Soft labels
     are in the columns ``soft`` and ``shares``; where far more labels are unknown than known, so are
     the absent ones, with a share of 0.
     """
@@ -102,13 +102,15 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
         some = "some labels never occur"
         if table.soft is not None:
             raise DataError(f"{table.name}: {some} and others are soft, which only .parquet holds")
-        for name in itertools.filterfalse(_can_be_header, names):
-            none = f"none can be called {name!r}"
+        if not reads_as_columns(names):
+            odd = next((name for name in names if not reads_as_columns([name])), names[0])
+            none = f"none can be called {odd!r}"
             raise DataError(f"{some}, so each needs a column, but {none}; write .parquet")
         return True
-    if as_text and table.soft is None:
-        several = any("," in name or ";" in name or name.startswith("[") for name in names)
-        if several and all(map(_can_be_header, names)):
+    if suffix != ".parquet" and table.soft is None:
+        several = bool((table.present.sizes() > 1).any())
+        as_lists = reads_as_lists(names, several, nested=not as_text)
+        if not as_lists and reads_as_columns(names):
             return True
     for name in names:
         if name.strip() != name or name == "*":
@@ -120,11 +122,6 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
             way_out = "write .jsonl or .parquet"
             raise DataError(f"the label {name!r} cannot be in text that is split on '|'; {way_out}")
     return False
-
-
-def _can_be_header(name: str) -> bool:
-    is_plain = name.strip() == name and not set(name) & set("\r\n")
-    return is_plain and name not in (*MEANINGS, *PATH_HEADERS)
 
 
 def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:

@@ -1258,14 +1258,14 @@ def split_points(cells: Cells, given: Given) -> list[RoleChoice]:
     return [*found, *([ignored] if without else [])] or [RoleChoice()]
 
 
-def can_name_label(name: str) -> bool:
-    """Return whether a column of this name is read as a label's in the tables labelwise writes.
+def reads_as_columns(names: Sequence[str]) -> bool:
+    """Return whether each of these is read as a label in a table with a column for each.
 
-    >>> can_name_label("dog"), can_name_label("row"), can_name_label("group")
-    (True, True, False)
+    >>> [reads_as_columns([name]) for name in ("dog", "row", "group", "patient")]
+    [True, True, False, False]
     """
-    beside = "cat" if name == "dog" else "dog"
-    header = ("path", beside, name, "split")
+    beside = "cat" if "dog" in names else "dog"
+    header = ("path", beside, *names, "split")
     rows = {"path": ("1.png", "2.png"), "split": ("train", "test")}
     table = [
         Cells(column, place, Counter(rows.get(column, ("1", "0"))))
@@ -1279,7 +1279,25 @@ def can_name_label(name: str) -> bool:
         layout = find_columns(header, "", columns, ignore, True, one_hot=options.get("one_hot"))
     except DataError:
         return False
-    return clear and layout.one_hot == (beside, name)
+    return clear and layout.one_hot == (beside, *names)
+
+
+def reads_as_lists(names: Sequence[str], several: bool, nested: bool) -> bool:
+    """Return whether these labels in lists are read as they are, without a question.
+
+    ``several``: a photo may have more than one, separated by ``|`` unless they are ``nested``.
+
+    >>> [reads_as_lists(["dog", name], True, False) for name in ("hot dog", "none", "a, b")]
+    [True, False, False]
+    """
+    odd = () if nested else [n for n in names if "|" in n or re.match(BRACKETED, n, re.DOTALL)]
+    counts = Counter(names) + Counter(["|".join(names)] * (several and not nested))
+    try:
+        points = label_points([Cells("labels", 1, counts, nested=nested)], {"where": ""})
+    except DataError:
+        return False
+    plain = points[0].options in ({}, {"separator": "|"})
+    return len(points) == 1 and points[0].clear and plain and not odd
 
 
 def as_setting(key: str, value: Any) -> str:

@@ -847,9 +847,11 @@ def open_tabular(
 
 def read_csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a table that must have these columns, each cell as text without blanks."""
-    stream = open_tabular(require_file(path))
-    if TABULAR[path.suffix.lower()] is open_delimited and open_text(path).is_guessed:
-        raise DataError(f"{path} cannot be read: it is not UTF-8 text; save it as CSV UTF-8")
+    try:
+        stream = open_tabular(require_file(path))
+    except QuestionError:  # of its encoding, which nothing here could answer
+        way_out = "save it as CSV UTF-8"
+        raise DataError(f"{path} cannot be read: it is not UTF-8 text; {way_out}") from None
     for name in columns:
         if name not in stream.header:
             raise DataError(f"{path}: there is no column {name!r}{nearest(name, stream.header)}")

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 from labelwise.base.text import counted, one_line
@@ -81,7 +81,6 @@ class TextFile:
 
     source: Path | bytes
     notes: tuple[str, ...] = ()
-    is_guessed: bool = False  # the encoding, as that of Windows
 
     def open(self) -> Any:
         return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
@@ -120,7 +119,7 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
         encoding = _by_first_bytes(start)
     if encoding is None:
         with io.BytesIO(content) if packed else path.open("rb") as whole:
-            encoding = None if _is_utf8(whole) else WINDOWS
+            encoding = None if _is_utf8(whole, path.name) else WINDOWS
         if encoding == WINDOWS:
             if not packed:
                 _require_no_utf8(path)
@@ -142,7 +141,7 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
         word = next((word for word in re.findall(r"\w+", text) if not word.isascii()), "")
         such = f", such as {word!r}" if word else ""
         notes = [f"{path.name} is not UTF-8; it is read as Windows text (cp1252){such}"]
-    return TextFile(text.encode(), tuple(notes), bool(notes))
+    return TextFile(text.encode(), tuple(notes))
 
 
 def _by_first_bytes(start: bytes) -> str | None:
@@ -154,15 +153,22 @@ def _by_first_bytes(start: bytes) -> str | None:
     return "utf-16-le" if second > first else "utf-16-be"
 
 
-def _is_utf8(stream: Any) -> bool:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        while block := stream.read(HEAD_BYTES):
-            decoder.decode(block)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
+def _is_utf8(stream: BinaryIO, name: str) -> bool:
+    """Return whether a text is UTF-8; stop at a null byte, which no text of single bytes holds."""
+    decoder, is_utf8, lines = codecs.getincrementaldecoder("utf-8")(), True, 1
+    while block := stream.read(HEAD_BYTES):
+        if (place := block.find(b"\0")) >= 0:
+            line = lines + block.count(b"\n", 0, place)
+            raise DataError(
+                f"{name}, line {line}: a null byte, which UTF-8 text does not hold; "
+                "save the table as UTF-8, or name its encoding with `--set encoding=NAME`"
+            )
+        lines += block.count(b"\n")
+        try:
+            decoder.decode(block) if is_utf8 else None
+        except UnicodeDecodeError:
+            is_utf8 = False
+    return is_utf8 and not decoder.getstate()[0]
 
 
 def _require_no_utf8(path: Path) -> None:

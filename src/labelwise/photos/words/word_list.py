@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 from labelwise.base.text import for_terminal, shortened
 from labelwise.errors import DataError
-from labelwise.tables.reading import can_name_label
+from labelwise.tables.reading import reads_as_columns
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, nearest
 
@@ -63,7 +63,7 @@ class WordList:
             if folded in seen:
                 yield f"{word.name!r} and {seen[folded]!r} are the same word"
             seen[folded] = word.name
-            if not can_name_label(word.name):  # answers are kept in a label table
+            if not reads_as_columns([word.name]):  # answers are kept in a label table
                 column = (
                     "already means something as a column of the tables that answers are kept in"
                 )
