@@ -5,15 +5,14 @@ A night (``make fuzz``) tries 10,000 of them.
 
 import os
 import random
-import resource
-import signal
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from corpus_runner import FOLDER, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limited import limited
 
 from labelwise.errors import LabelwiseError
 from labelwise.tables import load
@@ -24,7 +23,6 @@ CELLS = (
     *("path", "labels", "split", "group", "unknown", "soft", "shares", "reviewed", "image"),
 )
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".csv.gz", ".xlsx", ".parquet")
-SECONDS, BYTES = 10, 2 << 30  # that reading one small table may take
 
 
 @st.composite
@@ -47,26 +45,6 @@ def damaged_tables(draw):
             (b"", part * 3, drawn.randbytes(3), b'"', b"\n", b",", b"\0", b"\xff", b"\xef\xbb\xbf")
         )
     return draw(st.sampled_from((suffix, Path(case["file"]).suffix))), bytes(content)
-
-
-@contextmanager
-def limited():
-    """Fail what takes more processor time or memory than a small table may."""
-
-    def stop(number, frame):
-        raise TimeoutError(f"reading a small table takes more than {SECONDS} seconds")
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = signal.signal(signal.SIGPROF, stop)
-    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, hard))
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        signal.signal(signal.SIGPROF, before)
 
 
 @settings(max_examples=10_000 if NIGHT else 150)
