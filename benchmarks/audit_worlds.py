@@ -1,6 +1,6 @@
 """Does an audit of a tag table keep its word, and at what price? Simulated worlds, 1,000 draws.
 
-    python benchmarks/audit_worlds.py [--draws 1000] [--jobs 15] [--out FILE.json]
+    python benchmarks/audit_worlds.py [--draws 1000] [--jobs 15] [--out FILE.json] [--no-sheets]
     python benchmarks/audit_worlds.py --page evidence/audit.md
 
     mixed       40 tags, log-normal volumes, 65 % of the tags near .96 right, the others near .67
@@ -13,12 +13,12 @@
     per tag     12 tags, one guarantee per tag
     frequent    38 rare tags that are right, 2 frequent ones between 84 and 89 % right
 
-The sentence is what is tested: level and uses are read from its text. An audit ends at 600 answers.
-After 20 answers, and at twice as many each time, the range of the forecast is compared with the
-answers that a guarantee took in the end. A second audit of each table comes in sheets of 50
-questions, whose answers are counted. Shares carry Clopper-Pearson intervals. The oracle knows each
-tag's precision, needs no answer to choose, and keeps the most right uses that 250 answers (150 with
-scores) are expected to guarantee.
+The sentence is what is tested: level and uses are read from its text. An audit ends at 600
+answers. After 20 answers, and at twice as many each time, the range of the forecast is compared
+with the answers that a guarantee took in the end. A second audit of each table comes in sheets of
+50 questions, whose answers are counted, unless --no-sheets; those figures are kept apart. Shares
+carry Clopper-Pearson intervals. The oracle knows each tag's precision, needs no answer to choose,
+and keeps the most right uses that 250 answers (150 with scores) are expected to guarantee.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def oracle(right, answers):
 
 
 def draw(task):
-    world, seed = task
+    world, seed, has_sheets = task
     rng = np.random.default_rng((5, seed))
     right, scores = table(world, rng)
     sizes = [len(one) for one in right]
@@ -132,11 +132,10 @@ def draw(task):
         "oracle": oracle(right, GOAL.get(world, 250)),
         "tag_intervals": [int(sum(inside)), len(inside)],
         "forecasts": [
-            (at, low, high, at + low <= audit.count <= at + high) for at, low, high in forecasts
-        ]
-        if verdict.guaranteed
-        else [],
-        **(sheets(right, scores, seed) if world != "per tag" else {}),
+            (at, low, high, verdict.guaranteed and at + low <= audit.count <= at + high)
+            for at, low, high in forecasts
+        ],
+        **(sheets(right, scores, seed) if has_sheets and world != "per tag" else {}),
     }
 
 
@@ -195,8 +194,9 @@ def summary(rows):
     made = [row for row in rows if row["made"]]
     covered = np.sum([row["tag_intervals"] for row in rows], 0)
     answers = sorted(row["answers"] for row in made)
-    first = [row["forecasts"][0] for row in rows if row["forecasts"]]
-    every = [one for row in rows for one in row["forecasts"]]
+    first = [row["forecasts"][0] for row in made if row["forecasts"]]
+    every = [one for row in made for one in row["forecasts"]]
+    of_all = [row["forecasts"][0][3] for row in rows if row["forecasts"]]
     widths = [high / max(low, 10) for _, low, high, _ in first]
     given = sum(row.get("sheet_answers", 0) for row in rows)
     return {
@@ -218,6 +218,7 @@ def summary(rows):
         else None,
         "tag_intervals_cover": interval(*covered),
         "first_forecast_kept": interval(sum(one[3] for one in first), len(first)),
+        "first_forecast_kept_of_all": interval(sum(of_all), len(of_all)),
         "forecasts_kept": interval(sum(one[3] for one in every), len(every)),
         "forecast_widths": [float(np.median(widths)), float(np.max(widths))] if widths else None,
         "median_forecast": np.median([one[1:3] for one in first], 0).tolist() if first else None,
@@ -256,6 +257,7 @@ def main():
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--no-sheets", action="store_true")
     parser.add_argument("--worlds", nargs="*", default=NAMES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
     parser.add_argument("--page", type=Path, help="put the figures of --out into this page alone")
@@ -277,7 +279,8 @@ def main():
         for world in arguments.worlds:
             start = time.monotonic()
             first = arguments.first_seed
-            tasks = [(world, seed) for seed in range(first, first + arguments.draws)]
+            seeds = range(first, first + arguments.draws)
+            tasks = [(world, seed, not arguments.no_sheets) for seed in seeds]
             rows = list(pool.map(draw, tasks, chunksize=4))
             seconds = round(time.monotonic() - start)
             text[world] = {"command": command, "seconds": seconds, **summary(rows)}

@@ -126,10 +126,19 @@ def test_small_tables_are_known_and_a_wrong_tag_is_dropped():
     right = [np.ones(4, bool), np.zeros(4, bool)]
     verdict = answered(Audit([4, 4]), right).verdict()
     assert (verdict.guaranteed, verdict.kept) == (True, (0,))
-    assert "1 of 2 tags are kept: at least 90 % of these 4 uses together" in verdict.sentence()
+    assert "1 of 2 tags is kept: at least 90 % of these 4 uses together" in verdict.sentence()
     alone = answered(Audit([1]), [np.zeros(1, bool)]).verdict()
     assert not alone.guaranteed
     assert alone.sentence().startswith("Nothing is guaranteed")
+
+
+def test_a_hopeless_table_ends_early():
+    """Two uses in three are right, 90 % are asked for: nobody answers them all for nothing."""
+    rng = np.random.default_rng(1)
+    right = [rng.permutation(n) < 0.65 * n for n in (104, 87, 132, 64, 68, 147)]
+    audit = Audit([len(own) for own in right])
+    assert 20 < answered(audit, right).count < 100
+    assert audit.verdict().sentence().startswith("Nothing is guaranteed: no set of tags reached 90")
 
 
 def test_asking_is_optimal_stopping():

@@ -469,8 +469,12 @@ def progress(session: AuditSession) -> str:
     if verdict.guaranteed and verdict.finished:
         return f"{answers}, the tags are guaranteed"
     ahead = ""
-    if (more := audit.forecast()) is not None and not verdict.finished:
+    if verdict.finished:
+        ahead = "; no guarantee can be reached"
+    elif (more := audit.forecast()) is not None:
         ahead = f"; a guarantee is likely to take {more[0]:,} to {more[1]:,} more"
+    elif np.isinf(audit.more()):
+        ahead = "; no guarantee is in sight"
     if audit.test is None and not audit.per_tag:
         return f"{answers}, choosing the tags to keep{ahead}"
     return f"{answers}, testing {counted(len(verdict.kept) or verdict.tags, 'tag')}{ahead}"

@@ -1,5 +1,6 @@
 """``labelwise audit``: are these labels right? Any tags, a list of photos, or past guarantees."""
 
+from functools import partial
 from getpass import getuser
 from pathlib import Path
 from typing import Annotated
@@ -174,7 +175,7 @@ def audit(
             serve(session, folder, settings, open_page)
         elif csv is None:
             ask_all(session, who or getuser())
-        finish(session, folder, _again(place, folder), csv, top or 50, answers)
+        finish(session, folder, partial(_again, place, folder), csv, top or 50, answers)
         return
     refuse("it is for tags: leave out the query", *OF_TAGS)
     with before_writing():
@@ -249,11 +250,13 @@ def _name(place: Path | None, again: Path | None) -> str:
     return place.resolve().with_suffix("").name or "tags"
 
 
-def _again(place: Path | None, out: Path) -> str:
-    """Return the command that goes on with an audit of tags."""
-    options = ("again", "photos", "trust", "data", "scores", "at_least", "right_at_least")
+def _again(place: Path | None, out: Path, level: float | None = None) -> str:
+    """Return the command that goes on with an audit of tags, or tests another level."""
+    options = ["again", "photos", "trust", "data", "scores", "at_least"]
+    if level is None and typed("right_at_least"):
+        options.append("right_at_least")
+    elif level is None and place is not None and place.is_dir():
+        level = 0.9  # else past guarantees would be meant
     words = ["audit", *([] if place is None else [place]), "-o", out]
     more = as_typed(*options, "confidence", "seed", "per_tag", "skip_broken")
-    if place is not None and place.is_dir() and "--right-at-least" not in more:
-        more += " --right-at-least 0.9"  # else past guarantees would be meant
-    return quoted(*words) + more
+    return quoted(*words) + more + ("" if level is None else f" --right-at-least {level:g}")

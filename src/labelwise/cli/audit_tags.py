@@ -2,6 +2,7 @@
 
 import secrets
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,27 +134,33 @@ def _whole_lines(source: Path, folder: Path) -> Path:
 def finish(
     session: AuditSession,
     out: Path,
-    command: str,
+    command: Callable[..., str],
     csv: Path | None,
     count: int,
     answers: str | None,
 ) -> None:
-    """Write what was found, or further questions; ``command`` goes on with the audit."""
+    """Write what was found, or further questions.
+
+    ``command()`` goes on with the audit, ``command(level)`` tests another level.
+    """
     if csv is not None and answers is None:
-        _write_questions(session, csv, count, command)
+        _write_questions(session, csv, count, command())
         return
     write_audit(session, out)
     say(statement(session))
     say(f"{out / PAGE} shows every tag, {out / TAGS} has the figures")
     verdict = session.verdict()
     if csv is not None and session.batch(1):
-        _write_questions(session, csv, count, command)
+        _write_questions(session, csv, count, command())
     elif verdict.guaranteed and not session.settings.again:
         train, receipt = quoted(out / TRAIN), quoted(out / RECEIPT)
         next_steps(f"train {train}", f"tag {quoted(out)} --xmp", f"audit --again {receipt} --page")
     elif not verdict.guaranteed and not verdict.finished:
         more = "" if answers is None else f" --csv {quoted(_next_name(Path(answers)))}"
-        next_steps(f"{command}{more}")
+        next_steps(f"{command()}{more}")
+    elif not verdict.guaranteed and not session.settings.again and verdict.right_at_least > 0.2:
+        say("a lower level can be tested on the answers that are there")
+        next_steps(command(round(verdict.right_at_least - 0.1, 4)))
 
 
 def _next_name(path: Path) -> Path:  # questions-2.csv after questions.csv

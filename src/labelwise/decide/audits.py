@@ -71,8 +71,9 @@ def learned(
         factors /= (factors * strata.sum(0)).sum() / strata.sum()
         tilt = -TILT * np.log(strata @ factors / sizes)
     share, known = SHARE_GOOD, total > 0
+    odds_bad = np.exp(-bayes[known] - tilt[known])
     for _ in range(EM if known.any() else 0):
-        good = 1 / (1 + (1 - share) / share * np.exp(-bayes[known] - tilt[known]))
+        good = 1 / (1 + (1 - share) / share * odds_bad)
         share = (good.sum() + SHARE_WEIGHT * SHARE_GOOD) / (known.sum() + SHARE_WEIGHT)
     shares = 1 / (1 + (1 - share) / share * np.exp(-tilt))
     rates = posterior(shares, bayes, total, faults)
@@ -175,18 +176,20 @@ class AuditVerdict:
 
     def sentence(self) -> str:
         checked, dropped = counted(self.answers, "answer"), self.tags - len(self.kept)
+        level, verb = percent(self.right_at_least), "is" if len(self.kept) == 1 else "are"
         if not self.guaranteed:
-            why = "no tag set reached it" if self.finished else "more answers are needed"
-            return f"Nothing is guaranteed yet: {why} ({checked})."
-        level, sure = percent(self.right_at_least), f"{percent(self.confidence)} confidence"
+            if self.finished:
+                return f"Nothing is guaranteed: no set of tags reached {level} ({checked})."
+            return f"Nothing is guaranteed yet: more answers are needed ({checked})."
+        sure = f"{percent(self.confidence)} confidence"
         if self.certain:
             sure = "known, not estimated"
         of = f"of these {self.uses:,} uses together"
         if self.per_tag:
             of, sure = "of the uses of each", f"{sure} for each tag"
         return (
-            f"{len(self.kept):,} of {self.tags:,} tags are kept: at least {level} {of} are right "
-            f"({sure}, {checked}). {dropped:,} {'was' if dropped == 1 else 'were'} dropped."
+            f"{len(self.kept):,} of {self.tags:,} tags {verb} kept: at least {level} {of} are "
+            f"right ({sure}, {checked}). {dropped:,} {'was' if dropped == 1 else 'were'} dropped."
         )
 
 
@@ -322,7 +325,7 @@ class Audit:
         asked, faults = self.asked[[tag]].sum(1), self.wrong[[tag]].sum(1)
         self._bayes[[tag]] = log_bayes(asked, faults)
         is_below = self.own[tag].lost(1 - self.level) >= np.log(2 / (1 - self.confidence))
-        self.bad[tag] = bool((2 * faults > asked).any()) or is_below
+        self.bad[tag] = bool((faults > max(0.5, 1 - self.level) * asked).any()) or is_below
         self._beliefs = learned(self.strata, self.asked, self.wrong, self._bayes)
         self.count += 1
         self._choose()
@@ -383,8 +386,11 @@ class Audit:
         else:
             kept, null = test.kept, self._null(test)
             gain = 1 - np.log(test.delta) - test.gained(null)
+        rate = wrong[kept].sum() / sizes[kept].sum()
+        if test is not None and rate >= null:
+            return np.inf
         # What is kept in the end has fewer wrong uses than what looks best now.
-        rate = min(wrong[kept].sum() / sizes[kept].sum(), KEPT_RATE * null)
+        rate = min(rate, KEPT_RATE * null)
         left = (sizes - self.asked)[kept].sum()
         return looks + float(np.minimum(answers_needed(gain, rate, null), left))
 
@@ -442,6 +448,9 @@ class Audit:
         if self.test is not None and not self._is_sheet:
             self.done = self._reached(self.test)
             if self.done:
+                return
+            if not self._left(self.test).any() and (self.tests >= TESTS or self.bad.all()):
+                self._settle()
                 return
             if self._is_better_without(self.test):
                 self.test = None
@@ -565,9 +574,11 @@ class Audit:
 
     def _is_better_without(self, test: _Test) -> bool:
         """Whether another set, or more answers about tags, is worth more than to test on."""
-        if self.tests >= TESTS or len(test.seen) < 10:
-            return False
         null, kept = self._null(test), self._left(test)
+        if self.tests >= TESTS or (kept.any() and len(test.seen) < 10):
+            return False
+        if not kept.any():
+            return True
         wrong, sizes = self.strata * self._beliefs[2], self.strata
         gain = 1 - np.log(test.delta) - test.gained(null)
         needed = answers_needed(gain, wrong[test.kept].sum() / sizes[test.kept].sum(), null)

@@ -35,12 +35,23 @@ from labelwise.types import nearest
 TAG_LISTS = ("tags", "labels", "keywords", "objects")
 TAG_NAMES, SCORE_NAMES = ("tag", "label", "name", "keyword"), ("score", "confidence", "probability")
 RESPONSES = ("response", "message", "choices", "output", "content", "text", "body")
-NOTHING = (["none"], ["n/a"], ["nothing"])
+NOTHING = (["none"], ["n/a"], ["nothing"], ["no tags"], ["no objects"])
 LONGEST_TAG, MOST_WORDS = 60, 6  # beyond, it is a sentence
 LONGEST_NAME, MOST_SCORE = 1000, 1e300
 FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
-PREAMBLE = re.compile(r"^[^,;:]*\b(?:tags|labels|keywords|objects)\b[^,;:\n]*:", re.IGNORECASE)
+THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+PREAMBLE = re.compile(
+    r"^[^,;:]*\b(?:tags|labels|keywords|objects)\b[^,;:\n]*:|^[^:\n]*:(?=[^:]*$)(?!\s*[\d.])",
+    re.IGNORECASE,
+)
+BETWEEN = re.compile(r"[,;|\n]|\s#")
 BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
+SCORED = re.compile(r"^(.+?)\s*[:=(]\s*([01]?\.\d+)\)?$")  # dog: 0.9, dog (0.9)
+SENTENCE = re.compile(  # how answers begin that are no list of tags
+    r"^(?:i|i['’]m|sorry|unable|unknown|unsure|as an ai|there (?:is|are)|"
+    r"(?:the|this) (?:image|photo|picture))\b",
+    re.IGNORECASE,
+)
 
 
 def text_of(value: Any) -> Any:
@@ -72,18 +83,26 @@ def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
     """
     value = said
     if isinstance(said, str):
+        said = THINKING.sub("", said)
         fenced = FENCE.search(said)
         text = (fenced[1] if fenced else said).strip()
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            listed = PREAMBLE.sub("", text)
-            if text and not listed.strip():
+            listed = PREAMBLE.sub("", text).strip(" []{}\n")
+            if text and not listed:
                 return None  # "Sure! Here are the tags:", and nothing behind it
-            lines = (line.strip() for line in re.split(r"[,;\n]", listed))
+            lines = (line.strip() for line in BETWEEN.split(listed))
             pieces = (BULLET.sub("", line) for line in lines if not line.endswith((":", "!")))
-            value = [tag for tag in (piece.strip(" .\"'`*#-") for piece in pieces) if tag]
-            value = [] if [tag.lower() for tag in value] in NOTHING else value
+            names = [tag for tag in (piece.strip(" .\"'`*#-") for piece in pieces) if tag]
+            if any(SENTENCE.match(name) for name in names):
+                return None
+            named = [(name, SCORED.match(name)) for name in names]
+            value = [
+                {"tag": scored[1], "score": float(scored[2])} if scored else name
+                for name, scored in named
+            ]
+            value = [] if [name.lower() for name in names] in NOTHING else value
     if isinstance(value, dict):
         inside = next((value[key] for key in TAG_LISTS if key in value), value)
         if isinstance(inside, dict):
