@@ -5,7 +5,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -29,9 +29,10 @@ from labelwise.tables import (
     find_unreadable,
     load,
     obey_taxonomy,
+    with_validation,
     without_unreadable,
 )
-from labelwise.tables.checks import without_training_photos
+from labelwise.tables.checks import reject_divided_groups, without_training_photos
 from labelwise.tables.derived import obey_groups
 from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
 from labelwise.training.loggers import check_loggers
@@ -340,6 +341,35 @@ def with_promise_split(
         raise SettingsError(f"promise_share {share} leaves no rows of val, or takes none")
     kept, apart = (val.subset(np.flatnonzero(rows)) for rows in (~chosen, chosen))
     return {**splits, "val": kept, "promise": apart}
+
+
+def settled_splits(
+    settings: Settings, table: LabelTable, watch: Watch, *, loaded: bool, pooled: bool
+) -> tuple[LabelTable, dict[str, LabelTable]]:
+    """Return the table with a split for each row, and its splits, those of a guarantee among them.
+
+    ``loaded`` data without validation gives up ``val_share`` of its training rows. Where rows are
+    ``pooled`` the validation rows train the head too, but for those of a guarantee.
+    """
+    if loaded and settings.val_share and (not pooled or settings.promise is not None):
+        validated = with_validation(table, share=settings.val_share)
+        for note in () if validated is table else validated.notes[-1:]:
+            watch.say(note)
+        table = validated
+    elif table.split is None and pooled:
+        table = replace(table, split=np.full(len(table), "train"))
+    reject_divided_groups(table)
+    splits = with_train(table)
+    if settings.promise is not None:
+        splits = with_promise_split(splits, settings.promise_share, settings.seed)
+    if pooled and "val" in splits:
+        pool = np.isin(np.array(table.split), ("train", "val"))
+        if "promise" in splits:
+            pool &= ~np.isin(np.array(table.ids), np.array(splits["promise"].ids))
+        splits["train"] = table.subset(np.flatnonzero(pool))
+        del splits["val"]
+    check_zero_share(settings.zero_share, splits.get("train" if pooled else "val"))
+    return table, splits
 
 
 def hash_of_rows(splits: Mapping[str, LabelTable]) -> str:

@@ -1,12 +1,11 @@
 """Prepare: from settings to what is trained, checked before anything is written."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.base.allocator import memory_bytes
 from labelwise.base.distributed import rank, value_of_first, world_size
 from labelwise.base.progress import Watch
 from labelwise.errors import ImageError, SettingsError
@@ -17,12 +16,7 @@ from labelwise.learn.predictor import Model, Predictor
 from labelwise.models import HeadSpec
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.pictures import FeatureRows
-from labelwise.pictures.memory import MappedFeatures
-from labelwise.tables import (
-    LabelTable,
-    with_validation,
-)
-from labelwise.tables.checks import reject_divided_groups
+from labelwise.tables import LabelTable
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment, require_any_bands
 from labelwise.training.execution import autocast_type
@@ -39,17 +33,15 @@ from labelwise.training.inference import Inference, higher_is_better, infer_logi
 from labelwise.training.plan import (
     Data,
     Prepared,
-    check_zero_share,
     read_data,
     readable,
     resolve,
-    with_promise_split,
-    with_train,
+    settled_splits,
 )
 from labelwise.training.settings import AUTO, Settings
+from labelwise.training.solve import NetworkSource
+from labelwise.training.solved import Solving, too_large
 from labelwise.types import Targets
-
-COPIES = 8  # times the features are in memory while a head is solved on them
 
 
 def check_training(settings: Settings) -> None:
@@ -74,12 +66,10 @@ class Training(Prepared):
     head: HeadSpec
     objective: Objective
     frozen: FrozenBackbone | None = None
-    solved: bool = False  # the head is a linear one of a convex loss on features
 
     @property
     def cross_fitted(self) -> bool:
-        """Whether out-of-fold predictions of the training rows stand where validation stood."""
-        return self.solved and "val" not in self.splits
+        return False
 
     @property
     def is_first(self) -> bool:
@@ -114,8 +104,11 @@ def prepare(
     table: LabelTable | None = None,
     data: Data | None = None,
     fresh: bool = False,
-) -> Training:
-    """Return the run with new weights, or those it starts from; nothing is written yet."""
+) -> Training | Solving:
+    """Return the run with new weights, or those it starts from; nothing is written yet.
+
+    A linear head of a convex loss on features is solved.
+    """
     world, size = world_size(), settings.batch_size
     if size % world:
         raise SettingsError(f"batch_size must be a multiple of {world} devices, got {size}")
@@ -141,26 +134,8 @@ def prepare(
             raise
     solved = frozen is not None and is_solved(settings, rows, watch)
     pooled = solved and not settings.keep_val
-    if loaded and settings.val_share and (not pooled or settings.promise is not None):
-        validated = with_validation(table, share=settings.val_share)
-        for note in () if validated is table else validated.notes[-1:]:
-            watch.say(note)
-        table, rows = validated, replace(rows, split=validated.split)
-    elif table.split is None and pooled:
-        split = np.full(len(table), "train")
-        table, rows = replace(table, split=split), replace(rows, split=split)
-    reject_divided_groups(rows)
-    splits = with_train(rows)
-    if settings.promise is not None:
-        splits = with_promise_split(splits, settings.promise_share, settings.seed)
-    if pooled and "val" in splits:
-        apart = splits.get("promise")
-        ours = np.isin(np.array(rows.split), ("train", "val"))
-        if apart is not None:
-            ours &= ~np.isin(np.array(rows.ids), np.array(apart.ids))
-        splits = {**splits, "train": rows.subset(ours)}
-        del splits["val"]
-    check_zero_share(settings.zero_share, splits.get("train" if pooled else "val"))
+    rows, splits = settled_splits(settings, rows, watch, loaded=loaded, pooled=pooled)
+    table = replace(table, split=rows.split, notes=rows.notes)
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, rows)
     if frozen is None:
@@ -185,21 +160,21 @@ def prepare(
             f"the method {settings.method!r} needs labels of 0 and 1; take one that uses soft "
             "labels, such as bce, spa or softmax"
         )
+    parts: dict[str, Any] = {
+        "settings": settings,
+        "run": run,
+        "watch": watch,
+        "table": table,
+        "splits": splits,
+        "taxonomy": data.taxonomy,
+        "attributes": data.attributes,
+    }
+    if solved and frozen is not None:
+        noted = pooled and plan.chose_method and settings.labels_are == AUTO
+        source = NetworkSource(frozen, model, head, objective, device)
+        return Solving(**parts, source=source, noted=noted)
     training = Training(
-        settings=settings,
-        run=run,
-        watch=watch,
-        table=table,
-        splits=splits,
-        taxonomy=data.taxonomy,
-        attributes=data.attributes,
-        device=device,
-        model=model,
-        head=head,
-        objective=objective,
-        frozen=frozen,
-        solved=solved,
-        noted=solved and pooled and plan.chose_method and settings.labels_are == AUTO,
+        **parts, device=device, model=model, head=head, objective=objective, frozen=frozen
     )
     if settings.start is None:
         if settings.recipe.prior_bias:
@@ -223,14 +198,8 @@ def is_solved(settings: Settings, rows: LabelTable, watch: Watch) -> bool:
         return False  # build_objective says so
     if objective.convex(Targets(torch.zeros(1, len(rows.space)))) is None:
         return False
-    size = images.features.nbytes
-    if isinstance(images.features, MappedFeatures) and COPIES * size > memory_bytes():
-        watch.say(
-            f"the features take {size / 2**30:,.1f} GiB, too much to solve the head in this "
-            "machine's memory: training it in steps"
-        )
-        return False
-    return True
+    count, width = images.features.shape
+    return not too_large(count, width, watch)
 
 
 def _go_on_from(place: str, training: Training) -> str:

@@ -8,7 +8,7 @@ of labels that exclude each other, where no label changes by that.
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import sqrt
@@ -18,20 +18,16 @@ from typing import Any
 import numpy as np
 
 from labelwise.base.progress import LimitedWatch, Silent, TimeIsUp, Watch
-from labelwise.decide import Rule
 from labelwise.errors import SettingsError
 from labelwise.evaluation import Evaluation
 from labelwise.evaluation.intervals import mean_ap_influence
 from labelwise.eyes.eye import PRETRAINED
-from labelwise.links import Link
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.solved import SolvedModel
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable
-from labelwise.training.finish import Finish, as_odds, finish_again_needed
-from labelwise.training.loggers import log_history
+from labelwise.training.finish import as_odds
 from labelwise.training.plan import (
     OF_TRAINING,
     PHOTO_NETWORK,
@@ -43,16 +39,13 @@ from labelwise.training.plan import (
 )
 from labelwise.training.settings import AUTO, Settings, read_settings
 from labelwise.training.solved import (
-    Solving,
+    OUTPUTS,
     contents_of,
     eye_of,
     prepare_solving,
-    save_contents,
-    solve,
+    solved_run,
     too_large,
 )
-
-Promises = tuple[Mapping[str, Any], ...]
 
 # Effort: how much is tried with a pretrained network, and what of it is kept.
 #
@@ -267,8 +260,9 @@ def train(
                 told.say(reason)
             loaded = table is None
             solving = prepare_solving(plan, run, told, data, eye, loaded=loaded)
-            if not too_large(solving):
-                return _solved(solving, fresh=fresh)
+            width = sum(eye.outputs[name] for name in OUTPUTS)
+            if not too_large(len(solving.splits["train"]), width, told):
+                return Run(run.path, *solved_run(solving, contents_of(run), fresh=fresh))
     if settings.effort in ("good", "best"):
         return _train_with_effort(settings, run, table, watch or Silent(), fresh=fresh)
     from labelwise.training.trained import train_network
@@ -286,47 +280,9 @@ def _may_be_solved(settings: Settings) -> bool:
         and is_closed(settings)
         and settings.start is None
         and settings.bands is None
-        and not settings.keep_val
         and settings.hardware.devices == 1
         and int(os.environ.get("WORLD_SIZE", "1")) == 1
     )
-
-
-def _solved(solving: Solving, *, fresh: bool) -> Run:
-    run, settings, model = solving.run, solving.settings, None
-    own: Link | None = None
-    noted = False
-    with run.lock():
-        changed = finish_again_needed(solving, contents_of(run), fresh=fresh)
-        run.claim()
-        finished = run.is_finished
-        if not finished:
-            settings.save(run.settings_path)
-            run.publish()
-            model, predictions, fitted = solve(solving)
-            own, noted = fitted.own, fitted.shown is not None
-            save_contents(solving)
-        elif changed:
-            model = SolvedModel.load(run.path)
-            predictions = {name: run.predictions(name) for name in run.splits}
-            own, noted = predictions["val"].link, model.method != settings.method
-        log_history(run, settings)
-        evaluation = run.evaluation if model is None else None
-        if model is not None:
-            plain = replace(model, taxonomy=solving.taxonomy)
-
-            def save(
-                link: Link | None, rule: Rule, promises: tuple[Mapping[str, Any], ...]
-            ) -> None:
-                replace(plain, link=link, rule=rule, promises=promises).save(run.path)
-
-            evaluation = Finish(solving, predictions, own, noted=noted).measured(save)
-        if finished:  # last: a command that is stopped before this finishes it again
-            settings.save(run.settings_path)
-        run.publish()
-    if evaluation is None:
-        raise TypeError("a finished run has an evaluation")
-    return Run(run.path, evaluation, solving.table, was_finished=finished)
 
 
 def _train_with_effort(

@@ -1,13 +1,17 @@
-"""A linear classifier on an eye's features, cross-fitted, without torch.
+"""A linear classifier on frozen features, cross-fitted on the rows of a run.
 
 Every labelled row that is not test is in one pool. Each row's out-of-fold logits choose the L2
 weight, the link and the rule, and then all of them train the head (:mod:`labelwise.eyes.fit`).
 
     predictions/train.parquet  the pool, by the head that is deployed
     predictions/val.parquet    the pool, each row by a head that did not see its fold
+
+A source gives the features: an eye without torch, or a network of torch (GPUs, bands, data that
+holds features). With ``keep_val`` validation rows stay apart, and choose link and rule.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,52 +20,104 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.base.allocator import memory_bytes
+from labelwise.base.arrays import to_numpy
+from labelwise.base.convex import ConvexLoss
 from labelwise.base.files import replacing
 from labelwise.base.progress import Watch
-from labelwise.decide import Threshold
+from labelwise.decide import Rule, Threshold
 from labelwise.errors import ImageError
+from labelwise.evaluation import Evaluation
 from labelwise.eyes import Eye, features
 from labelwise.eyes.fit import Fitted, fit, fit_noted, loss_of
 from labelwise.links import Link
+from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.seen_photos import HeldOutCopies
+from labelwise.models.seen_photos import FEWEST_FEATURES, HeldOutCopies, sketch_of
 from labelwise.models.solved import SolvedModel
+from labelwise.pictures import FeatureRows
 from labelwise.pictures.copies import alike_by_features
 from labelwise.predictions import Predictions
-from labelwise.tables import LabelTable, with_validation
-from labelwise.tables.checks import reject_divided_groups
+from labelwise.tables import LabelTable
+from labelwise.training.finish import Finish, Promises, Save, finish_again_needed
 from labelwise.training.learning import LEARNING, learning
+from labelwise.training.loggers import log_history
 from labelwise.training.made_eyes import eye_named
 from labelwise.training.plan import (
     Data,
     Plan,
     Prepared,
-    check_zero_share,
     is_closed,
     readable,
+    settled_splits,
     weights_of,
-    with_promise_split,
-    with_train,
 )
 from labelwise.training.settings import AUTO, Settings
 
 OUTPUTS = ("means",)  # of the eye, that are the features of the head
-POOL = ("train", "val")  # splits whose rows are in the pool
 CONTENTS_FILE = "contents.json"  # in checkpoint/: hashes of what a finished run was made from
 COPIES = 8  # times the features are in memory while they are solved, most of it in float64
 
-Logits = NDArray[np.float32]
+
+class FeatureSource(ABC):
+    """What gives the features of a run, the loss of its method, and the model that is deployed."""
+
+    @abstractmethod
+    def features(self, solving: "Solving", table: LabelTable) -> Any:
+        """Return the features (n, D) of the photos of a split, as an array or a tensor."""
+
+    @abstractmethod
+    def loss(self, solving: "Solving") -> tuple[ConvexLoss[Any], Link]:
+        """Return the loss of the rows of the pool, and the link of its logits."""
+
+    @abstractmethod
+    def saver(self, solving: "Solving", fitted: Fitted[Any] | None, method: str) -> Save:
+        """Return what writes the model under a link and a rule; None: the one that is saved."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Solving(Prepared):
     """One run of a solved head, prepared; ``splits`` has the pool as ``train``."""
 
-    eye: Eye
+    source: FeatureSource
 
     @property
     def cross_fitted(self) -> bool:
-        return True
+        return "val" not in self.splits
+
+
+@dataclass(frozen=True)
+class EyeSource(FeatureSource):
+    """An eye, whose run is its own export."""
+
+    eye: Eye
+
+    def features(self, solving: Solving, table: LabelTable) -> Any:
+        hardware, watch = solving.settings.hardware, solving.watch
+        how: dict[str, Any] = {"workers": hardware.workers, "watch": watch, "outputs": OUTPUTS}
+        try:
+            return features(self.eye, table.images, hardware.features_cache, **how)
+        except ImageError:
+            readable(solving.settings, solving.table, watch)  # raises with all of them
+            raise
+
+    def loss(self, solving: Solving) -> tuple[ConvexLoss[Any], Link]:
+        labels, observed = solving.splits["train"].targets()
+        return loss_of(solving.settings.method, labels.astype(np.float64), observed)
+
+    def saver(self, solving: Solving, fitted: Fitted[Any] | None, method: str) -> Save:
+        folder, space = solving.run.path, solving.table.space
+        if fitted is None:
+            model = SolvedModel.load(folder)
+        else:
+            weight, bias = np.asarray(fitted.weight), np.asarray(fitted.bias)
+            parts = (self.eye, OUTPUTS, weight, bias, space, fitted.link, Threshold(0.5))
+            model = SolvedModel.of(*parts, method)
+        model = replace(model, taxonomy=solving.taxonomy)
+
+        def save(link: Link | None, rule: Rule, promises: Promises) -> None:
+            replace(model, link=link, rule=rule, promises=promises).save(folder)
+
+        return save
 
 
 def contents_of(run: RunFolder) -> Mapping[str, Any] | None:
@@ -99,24 +155,8 @@ def prepare_solving(
     plan: Plan, run: RunFolder, watch: Watch, data: Data, eye: Eye, *, loaded: bool
 ) -> Solving:
     """Return the run with its splits; nothing is computed or written yet."""
-    settings = plan.settings
-    table = data.table
-    if loaded and settings.val_share and settings.promise is not None:
-        table = with_validation(table, share=settings.val_share)
-        for note in () if table is data.table else table.notes[-1:]:
-            watch.say(note)
-    elif table.split is None:
-        table = replace(table, split=np.full(len(table), "train"))
-    reject_divided_groups(table)
-    splits = with_train(table)
-    if settings.promise is not None:
-        splits = with_promise_split(splits, settings.promise_share, settings.seed)
-    pool = np.isin(np.array(table.split), POOL)
-    if "promise" in splits:
-        pool &= ~np.isin(np.array(table.ids), np.array(splits["promise"].ids))
-    apart = {name: rows for name, rows in splits.items() if name not in POOL}
-    splits = {"train": table.subset(np.flatnonzero(pool)), **apart}
-    check_zero_share(settings.zero_share, splits["train"])
+    settings, pooled = plan.settings, not plan.settings.keep_val
+    table, splits = settled_splits(settings, data.table, watch, loaded=loaded, pooled=pooled)
     return Solving(
         settings=settings,
         run=run,
@@ -125,99 +165,118 @@ def prepare_solving(
         splits=splits,
         taxonomy=data.taxonomy,
         attributes=data.attributes,
-        eye=eye,
-        noted=plan.chose_method and settings.labels_are == AUTO,
+        source=EyeSource(eye),
+        noted=pooled and plan.chose_method and settings.labels_are == AUTO,
     )
 
 
-def too_large(solving: Solving) -> bool:
-    """Return whether the features of the pool are too many to solve in memory, and say so."""
-    width = sum(solving.eye.outputs[name] for name in OUTPUTS)
-    size = 4 * width * len(solving.splits["train"])
+def too_large(rows: int, width: int, watch: Watch) -> bool:
+    """Return whether so many features are too many to solve in memory, and say so."""
+    size = 4 * width * rows
     if COPIES * size <= memory_bytes():
         return False
-    solving.watch.say(
+    watch.say(
         f"the features take {size / 2**30:,.1f} GiB, too much to solve the head in this machine's "
         "memory: training it in steps"
     )
     return True
 
 
-def solve(solving: Solving) -> tuple[SolvedModel, dict[str, Predictions], Fitted[NDArray[Any]]]:
-    """Return the model without its rule, the predictions of each split, and what was fitted."""
+def solve(solving: Solving) -> tuple[dict[str, Predictions], Fitted[Any]]:
+    """Return the predictions of each split, which are saved, and what was fitted."""
     settings, watch, pool = solving.settings, solving.watch, solving.splits["train"]
-    seen = {name: _features(solving, table) for name, table in solving.splits.items()}
+    run, journal, names = solving.run, solving.run.journal, pool.space.names
+    seen = {name: solving.source.features(solving, rows) for name, rows in solving.splits.items()}
     labels, observed = pool.targets()
-    run, journal = solving.run, solving.run.journal
     journal.cut(0)
-    watch.say(f"solving the head: {len(pool):,} rows of features, {len(pool.space):,} labels")
+    watch.say(f"solving the head: {len(pool):,} rows of features, {len(names):,} labels")
     step = 0
 
     def tried(strength: float, value: float) -> None:
         nonlocal step
         step += 1
-        journal.write({"step": step, "l2": strength, "val_loss": value})
+        journal.write({"step": step, "l2": strength, "val_loss": value / len(names)})
 
     groups = None if pool.group is None else np.array(list(pool.group))
-    x = np.asarray(seen["train"])
     how: dict[str, Any] = {"groups": groups, "seed": settings.seed, "tried": tried}
-    fitted: Fitted[NDArray[Any]] | None = None
+    fitted: Fitted[Any] | None = None
     if solving.noted:
-        fitted = fit_noted(x, labels, observed, several=solving.several, **how)
+        fitted = fit_noted(seen["train"], labels, observed, several=solving.several, **how)
     if fitted is None:
-        loss, own = loss_of(settings.method, labels.astype(np.float64), observed)
-        fitted = fit(x, labels, observed, loss=loss, link=own, **how)
+        loss, own = solving.source.loss(solving)
+        fitted = fit(seen["train"], labels, observed, loss=loss, link=own, **how)
     for note in fitted.notes:
         watch.say(note)
     folds = int(fitted.folds.max()) + 1
     watch.say(f"cross-fitted in {folds} folds: every row trains the head, and none judges itself")
-    curve = learning(fitted, labels, observed, pool.space.names)
+    curve = learning(fitted, labels, observed, names)
     if curve is not None:
         journal.write({"step": step + 1, LEARNING: curve.record()})
+    score = float(average_precision(fitted.out_of_fold, labels > 0.5, observed).value)
+    typical = float(np.exp(np.log(fitted.strength).mean()))
+    found = score if np.isfinite(score) else None
+    journal.write({"step": step + 1, "l2": typical, "val_map": found})
     predictions = {}
     for name, table in solving.splits.items():
-        logits = np.asarray(fitted.logits(np.asarray(seen[name])), np.float32)
+        logits = to_numpy(fitted.logits(seen[name])).astype(np.float32)
         predictions[name] = _predictions(table, name, logits, fitted.own)
-    predictions["val"] = _predictions(pool, "val", fitted.out_of_fold, fitted.own)
+    if solving.cross_fitted:
+        out_of_fold = _predictions(pool, "val", fitted.out_of_fold, fitted.own)
+        predictions = {"train": predictions["train"], "val": out_of_fold, **predictions}
     if fitted.shown is not None:
         for name in ("train", "val"):
             predictions[name] = replace(predictions[name], observed=labels > 0)
     for name, rows in predictions.items():
         rows.save(run.predictions_path(name))
-    vectors = {name: np.asarray(values, np.float32) for name, values in seen.items()}
-    HeldOutCopies.among(solving.splits, vectors, alike_by_features).save(run.path)
-    head = np.asarray(fitted.weight), np.asarray(fitted.bias)
-    parts = (solving.eye, OUTPUTS, *head, pool.space)
-    method = settings.method if fitted.shown is None else "bce"
-    model = SolvedModel.of(*parts, fitted.link, Threshold(0.5), method)
-    return replace(model, taxonomy=solving.taxonomy), predictions, fitted
+    vectors = {name: to_numpy(values).astype(np.float32) for name, values in seen.items()}
+    if not isinstance(pool.images, FeatureRows):
+        HeldOutCopies.among(solving.splits, vectors, alike_by_features).save(run.path)
+    elif vectors["train"].shape[1] >= FEWEST_FEATURES:
+        sketches = {name: sketch_of(values) for name, values in vectors.items()}
+        HeldOutCopies.among_features(sketches).save(run.path)
+    return predictions, fitted
 
 
-def _features(solving: Solving, table: LabelTable) -> Any:
-    hardware, watch = solving.settings.hardware, solving.watch
-    try:
-        values = features(
-            solving.eye,
-            table.images,
-            hardware.features_cache,
-            outputs=OUTPUTS,
-            workers=hardware.workers,
-            watch=watch,
-        )
-    except ImageError:
-        readable(solving.settings, solving.table, watch)  # raises with all of them
-        raise
-    return values
-
-
-def _predictions(table: LabelTable, split: str, logits: Logits, link: Link) -> Predictions:
+def _predictions(
+    table: LabelTable, split: str, logits: NDArray[np.float32], link: Link
+) -> Predictions:
     labels, observed = table.targets()
     names = table.space.names
     return Predictions(table.ids, logits, labels, observed, names, split, link, table.group)
 
 
-def save_contents(solving: Solving) -> None:
-    """Write what the run was made from, for a command that comes back to it."""
-    solving.run.checkpoint.mkdir(parents=True, exist_ok=True)
-    with replacing(solving.run.checkpoint / CONTENTS_FILE) as temporary:
-        temporary.write_text(json.dumps(solving.contents) + "\n", encoding="utf-8")
+def solved_run(
+    solving: Solving, facts: Mapping[str, Any] | None, *, fresh: bool
+) -> tuple[Evaluation, LabelTable, bool]:
+    """Solve and measure, or measure again, and return the figures, the table, and whether finished.
+
+    ``facts`` say what the run in the folder was made from; None where there is none.
+    """
+    run, settings = solving.run, solving.settings
+    with run.lock():
+        changed = finish_again_needed(solving, facts, fresh=fresh)
+        run.claim()
+        finished = run.is_finished
+        if not finished:
+            settings.save(run.settings_path)
+            run.publish()
+            predictions, fitted = solve(solving)
+            noted = fitted.shown is not None
+            save = solving.source.saver(solving, fitted, "bce" if noted else settings.method)
+            run.checkpoint.mkdir(parents=True, exist_ok=True)
+            with replacing(run.checkpoint / CONTENTS_FILE) as temporary:
+                temporary.write_text(json.dumps(solving.contents) + "\n", encoding="utf-8")
+        elif changed:
+            predictions = {name: run.predictions(name) for name in run.splits}
+            noted = solving.noted and run.spec.method != settings.method
+            save = solving.source.saver(solving, None, run.spec.method)
+        log_history(run, settings)
+        if finished and not changed:
+            evaluation = run.evaluation
+        else:
+            own = predictions["train"].link
+            evaluation = Finish(solving, predictions, own, noted=noted).measured(save)
+        if finished:  # last: a command that is stopped before this finishes it again
+            settings.save(run.settings_path)
+        run.publish()
+    return evaluation, solving.table, finished

@@ -4,14 +4,11 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 
-from torch import Tensor
-
 from labelwise.base.arrays import to_numpy
 from labelwise.base.distributed import rank, value_of_first, wait_for_all
 from labelwise.base.progress import Silent, Watch
 from labelwise.decide import Rule
 from labelwise.evaluation import Evaluation
-from labelwise.eyes.fit import Fitted
 from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Link
 from labelwise.models.run_folder import RunFolder
@@ -27,40 +24,25 @@ from labelwise.training.loop import Loop
 from labelwise.training.plan import Data
 from labelwise.training.prepare import Training, prepare
 from labelwise.training.settings import Settings
-from labelwise.training.solve import solve_head
+from labelwise.training.solved import contents_of, solved_run
 
 Done = tuple[Evaluation, LabelTable, bool]
 
 
-def finish(
-    training: Training, model: Model, fitted: Fitted[Tensor] | None = None
-) -> Evaluation | None:
-    """Write predictions, evaluation and model to the run's folder; None in helper processes.
-
-    A ``fitted`` head has out-of-fold logits of the training rows: validation where no rows are held
-    out.
-    """
+def finish(training: Training, model: Model) -> Evaluation | None:
+    """Write predictions, evaluation and model to the run's folder; None in helper processes."""
     inferred = {name: training.inferred(name, model) for name in training.splits}
     if not training.is_first:
         return None
     own = training.objective.final_link(inferred["train"].logits, *training.targets("train"))
-    noted = fitted is not None and fitted.shown is not None
-    if fitted is not None and noted:
-        own = fitted.own
     predictions = {}
     for name, table in training.splits.items():
         labels, observed = table.targets()
-        if noted and name == "train":
-            observed = labels > 0
         logits, names = to_numpy(inferred[name].logits), table.space.names
         predictions[name] = Predictions(
             table.ids, logits, labels, observed, names, name, own, table.group
         )
-    if fitted is not None and training.cross_fitted:
-        rows = replace(predictions["train"], logits=fitted.out_of_fold, split="val")
-        predictions = {"train": predictions["train"], "val": rows, **predictions}
-    for name, rows in predictions.items():
-        rows.save(training.run.predictions_path(name))
+        predictions[name].save(training.run.predictions_path(name))
     looks = {
         name: split.looks.numpy() for name, split in inferred.items() if split.looks is not None
     }
@@ -72,9 +54,8 @@ def finish(
             else HeldOutCopies.among(training.splits, looks)
         )
         copies.save(training.run.path)
-    method = "bce" if noted else training.settings.method
-    save = _saved(training, model.cpu(), method)
-    return Finish(training, predictions, own, noted=noted).measured(save)
+    save = _saved(training, model.cpu())
+    return Finish(training, predictions, own).measured(save)
 
 
 def finish_again(training: Training) -> Evaluation:
@@ -85,20 +66,18 @@ def finish_again(training: Training) -> Evaluation:
         if rows.group is None and table is not None and list(rows.ids) == list(table.ids):
             rows = replace(rows, group=table.group)  # runs used to save predictions without
         predictions[name] = rows
-    method = run.spec.method
-    noted = training.noted and method != training.settings.method
-    save = _saved(training, Predictor.load(run.path).model, method)
-    return Finish(training, predictions, predictions["train"].link, noted=noted).measured(save)
+    save = _saved(training, Predictor.load(run.path).model)
+    return Finish(training, predictions, predictions["train"].link).measured(save)
 
 
-def _saved(training: Training, model: Model, method: str) -> Save:
+def _saved(training: Training, model: Model) -> Save:
     """Return what writes the model with a link and a rule."""
 
     def save(link: Link | None, rule: Rule, promises: Promises) -> None:
         whole = model
         if training.frozen is not None and model.backbone.name == "identity":
             whole = training.frozen.deployed(model)
-        parts = (whole, training.head, training.table.space, link, rule, method)
+        parts = (whole, training.head, training.table.space, link, rule, training.settings.method)
         Predictor(*parts, promises, training.taxonomy).save(training.run.path)
 
     return save
@@ -127,7 +106,13 @@ def train_network(
         if rank() == 0 and not fresh:
             run.fetch()
         training = prepare(settings, run, device, watch, table=table, data=data, fresh=fresh)
-        return _fit_and_finish(training, fresh=fresh)
+        if isinstance(training, Training):
+            return _fit_and_finish(training, fresh=fresh)
+        if rank() > 0:
+            return None
+        facts = contents_of(run) or checkpoint.latest_facts(run.checkpoint)  # of 0.3
+        with kernels(deterministic=settings.deterministic):
+            return solved_run(training, facts, fresh=fresh)
 
 
 def _fit_and_finish(training: Training, *, fresh: bool) -> Done | None:
@@ -145,14 +130,7 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Done | None:
         finished = value_of_first(run.is_finished, training.device)
         if not finished:
             with kernels(deterministic=settings.deterministic):
-                fitted = None
-                if training.solved:
-                    model, fitted = solve_head(training)
-                    if first:
-                        log_history(run, settings)
-                else:
-                    model = Loop(training).run()
-                evaluation = finish(training, model, fitted)
+                evaluation = finish(training, Loop(training).run())
         elif first:
             log_history(run, settings)
             evaluation = finish_again(training) if changed else run.evaluation
