@@ -1,27 +1,25 @@
 """``photos.sqlite`` with a sum for every row, and the hashes of all other files of an index.
 
-A flipped bit is never taken for a probability, or for the name of a photo:
+A flipped bit is not taken for a probability, or for the name of a photo:
 
     file                                   summed when        checked when
     rows of photos.sqlite                  written            read
-    schema of photos.sqlite                updated            the index is opened
-    lookups in photos.sqlite               -                  the first one that finds nothing
     scores/*, embeddings/*, looks/*        written            first read by a process
     cache/*.bin                            written            first mapped by a process
     model.json, index.json                 written            the index is opened
     held-out, validation, taxonomy, ...    written            read
 
 Sums guard against faults of disks and killed writers, not against people who can write here. Rows
-of version 0.2 have none until the next update; from then on a missing sum is damage. A file that is
-replaced has no hash until the new one is in its place. ``cache/NAME.bin`` (arrays end to end, to be
-mapped) can be made again and has its CRC-32 in ``cache/NAME.bin.sums``.
+that version 0.2 wrote have none until they are written again. A file that is replaced has no hash
+until the new one is in its place. ``cache/NAME.bin`` (arrays end to end, to be mapped) can be made
+again and has its CRC-32 in ``cache/NAME.bin.sums``.
 """
 
 import hashlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,16 +48,18 @@ WRITING = {
 }
 DAMAGED = "put it back from a backup, or index the photos into a new folder"
 
-SCHEMA = """
-CREATE TABLE roots (id INTEGER PRIMARY KEY, path TEXT NOT NULL, raw BLOB NOT NULL UNIQUE);
+OF_0_2, VERSION = 3, 4
+SCHEMA = f"""
+CREATE TABLE roots (
+  id INTEGER PRIMARY KEY, path TEXT NOT NULL, raw BLOB NOT NULL UNIQUE, sum INTEGER);
 CREATE TABLE contents (
   row INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
-  width INTEGER, height INTEGER, taken TEXT, alive INTEGER NOT NULL DEFAULT 0);
+  width INTEGER, height INTEGER, taken TEXT, alive INTEGER NOT NULL DEFAULT 0, sum INTEGER);
 CREATE INDEX dead_contents ON contents (row) WHERE alive = 0;
 CREATE TABLE files (
   root INTEGER NOT NULL REFERENCES roots (id), folder TEXT NOT NULL, name TEXT NOT NULL, raw BLOB,
   size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, row INTEGER REFERENCES contents (row),
-  state TEXT NOT NULL CHECK (state IN ('ok', 'failed', 'missing')), reason TEXT,
+  state TEXT NOT NULL CHECK (state IN ('ok', 'failed', 'missing')), reason TEXT, sum INTEGER,
   PRIMARY KEY (root, folder, name)) WITHOUT ROWID;
 CREATE INDEX files_of_content ON files (row);
 CREATE TABLE corrections (
@@ -68,21 +68,23 @@ CREATE TABLE corrections (
   source TEXT NOT NULL, sum INTEGER);
 CREATE INDEX corrections_of_label ON corrections (label, row);
 CREATE TABLE sidecars (
-  raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL, wrote TEXT);
+  raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL, wrote TEXT,
+  sum INTEGER);
 CREATE TABLE embedded (
   raw BLOB PRIMARY KEY, path TEXT NOT NULL, patch BLOB NOT NULL, after BLOB NOT NULL,
-  wrote TEXT NOT NULL);
+  wrote TEXT NOT NULL, sum INTEGER);
 CREATE TABLE checksums (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID;
-PRAGMA user_version = 3;
-"""  # of version 0.2; PRAGMA user_version tells versions apart
-OF_0_2, VERSION = 3, 4
-MIGRATION = "".join(
-    f"ALTER TABLE {table} ADD COLUMN sum INTEGER;"
-    for table in ("roots", "contents", "files", "sidecars", "embedded")
-) + (
-    "DROP TABLE IF EXISTS photo_headers;"  # they are read again
-    "CREATE TABLE photo_headers (row INTEGER PRIMARY KEY, stamp TEXT NOT NULL, camera TEXT, "
-    f"rating INTEGER, keywords TEXT NOT NULL, sum INTEGER); PRAGMA user_version = {VERSION};"
+CREATE TABLE photo_headers (
+  row INTEGER PRIMARY KEY, stamp TEXT NOT NULL, camera TEXT, rating INTEGER, keywords TEXT NOT NULL,
+  sum INTEGER);
+PRAGMA user_version = {VERSION};
+"""  # PRAGMA user_version tells versions apart
+TABLES_OF_0_2 = ("roots", "contents", "files", "sidecars", "embedded")  # which had no sums
+MIGRATION = (
+    "".join(f"ALTER TABLE {table} ADD COLUMN sum INTEGER;" for table in TABLES_OF_0_2)
+    + "DROP TABLE IF EXISTS photo_headers;"  # they are read again
+    + "CREATE TABLE photo_headers "
+    + SCHEMA.partition("CREATE TABLE photo_headers ")[2]
 )
 SUMMED = {
     "roots": ("id", "path", "raw"),
@@ -93,7 +95,6 @@ SUMMED = {
     "embedded": ("raw", "path", "patch", "after", "wrote"),
     "photo_headers": ("row", "stamp", "camera", "rating", "keywords"),
 }  # the columns of which each row has a sum
-SCHEMA_NAME = "photos.sqlite"  # of the schema's hash among those of files
 
 
 def sum_of(*values: Any) -> int:
@@ -107,9 +108,6 @@ class Database:
     def __init__(self, path: Path, options: str) -> None:
         self.path, self.folder, self.writable = path, path.parent, options == "mode=rw"
         self._checked: set[str] = set()  # files that never change
-        self._verified: dict[str, tuple[int, int]] = {}  # when tables were
-        self._sound: set[str] = set()  # tables whose indexes lead to all their rows
-        self.sealed = False  # whether every row has a sum
         require_regular(path)
         with _in_words(path):
             self._connection = sqlite3.connect(
@@ -120,15 +118,23 @@ class Database:
                 uri=True,
             )
         try:
-            self._connection.create_function("sum_of", -1, sum_of, deterministic=True)
             if self.writable:
                 self.execute("PRAGMA journal_mode = WAL")
             self.execute("PRAGMA synchronous = NORMAL")
             self.execute("SELECT count(*) FROM roots")
             ((self.version,),) = self.execute("PRAGMA user_version")
-            self._check_schema()
+            if not OF_0_2 <= self.version <= VERSION:
+                formats = (
+                    f"(its format is {self.version}, this version reads {OF_0_2} and {VERSION})"
+                )
+                raise CheckpointError(
+                    f"{path} was written by another version of labelwise {formats}; "
+                    "install that version"
+                )
             if self.writable and self.version < VERSION:
-                self._migrate()
+                with _in_words(path):
+                    self._connection.executescript(f"BEGIN IMMEDIATE; {MIGRATION} COMMIT;")
+                self.version = VERSION
         except BaseException:
             self.close()
             raise
@@ -148,13 +154,9 @@ class Database:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         return bool(self.execute(query, (name,)))
 
-    def hash_of(self, name: str) -> bytes | None:
-        rows = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
-        return rows[0][0] if rows else None
-
-    def put_hash(self, name: str, digest: bytes | None = None) -> None:
+    def put_hash(self, name: str) -> None:
         """Keep the hash of a file as it is, inside a transaction of the caller."""
-        values = name, digest or file_hash(self.folder / name)
+        values = name, file_hash(self.folder / name)
         self.execute("INSERT OR REPLACE INTO checksums (name, hash) VALUES (?, ?)", values)
 
     @contextmanager
@@ -174,16 +176,17 @@ class Database:
         """
         if once and name in self._checked:
             return True
-        expected, path, problem = self.hash_of(name), self.folder / name, ""
+        expected = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
+        path, problem = self.folder / name, ""
         try:
-            if expected is not None and file_hash(path) != expected:
+            if expected and file_hash(path) != expected[0][0]:
                 problem = "is damaged: it is not what was written"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         if problem:
             raise CheckpointError(f"{path} {problem}; {way_out(self.folder)}")
         self._checked.add(name)
-        return expected is not None
+        return bool(expected)
 
     def sound_file(self, name: str) -> Path | None:
         if not (self.folder / name).is_file():
@@ -194,23 +197,24 @@ class Database:
     def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
         """Return the summed columns of the rows that have these values; damage is an error.
 
-        ``more`` ends the statement. What finds rows may be damaged, too: the first time that
-        nothing is found, SQLite compares the table with its indexes.
+        ``more`` ends the statement.
         """
         columns, wanted = SUMMED[table], tuple(equal.values())
         where = "WHERE " * bool(equal) + " AND ".join(f"{name} = ?" for name in equal)
+        total = "sum" if self.version == VERSION or table == "corrections" else "NULL"
         rows = self.execute(
-            f"SELECT {', '.join(columns)}, {self._sum(table)} FROM {table} {where} {more}", wanted
+            f"SELECT {', '.join(columns)}, {total} FROM {table} {where} {more}", wanted
         )
-        if equal and not rows and table not in self._sound:
-            self._require(f"PRAGMA integrity_check({table})", "ok", table)
-            self._sound.add(table)
         places = [columns.index(name) for name in equal]
         for *values, total in rows:
-            right = total == sum_of(*values) or (total is None and not self.sealed)
-            if not right or tuple(values[column] for column in places) != wanted:
+            found = tuple(values[column] for column in places)
+            if total not in (None, sum_of(*values)) or found != wanted:
                 raise self.damaged(table)
         return [row[:-1] for row in rows]
+
+    def damaged(self, table: str) -> CheckpointError:
+        row = f"a row of its {table} is not what was written"
+        return CheckpointError(f"{self.path} is damaged: {row}; {DAMAGED}")
 
     def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         columns = (*SUMMED[table], "sum")
@@ -219,77 +223,6 @@ class Database:
             f"VALUES ({', '.join('?' * len(columns))})",
             ((*row, sum_of(*row)) for row in rows),
         )
-
-    def seal(self, table: str, where: str, values: Iterable[Sequence[Any]] = ((),)) -> None:
-        columns = ", ".join(SUMMED[table])
-        self.executemany(f"UPDATE {table} SET sum = sum_of({columns}) WHERE {where}", values)
-
-    def verify(self, table: str) -> None:
-        """Raise if any row of a table is damaged; what did not change since is not read again."""
-        ((version,),) = self.execute("PRAGMA data_version")
-        state = int(version), self._connection.total_changes
-        if self._verified.get(table) == state:
-            return
-        columns, unlike = ", ".join(SUMMED[table]), "IS NOT" if self.sealed else "!="
-        damaged = f"{self._sum(table)} {unlike} sum_of({columns})"
-        self._require(f"SELECT count(*) FROM {table} WHERE {damaged}", 0, table)
-        self._verified[table] = state
-
-    def require_count(self, table: str, where: str, count: int) -> None:
-        """Raise unless this number of rows of a table hold, found without any index."""
-        key = f"{table} {where}"
-        if key not in self._sound:
-            query = f"SELECT count(*) FROM {table} NOT INDEXED WHERE {where}"
-            self._require(query, count, table)
-            self._sound.add(key)
-
-    def _require(self, query: str, answer: object, table: str) -> None:
-        if self.execute(query) != [(answer,)]:
-            raise self.damaged(table)
-
-    def seal_missing(self) -> None:
-        for table in SUMMED:
-            self.seal(table, "sum IS NULL")
-        self.put_hash(SCHEMA_NAME, self._schema_hash())
-        self.sealed = True
-        for path in (path for pattern in HASHED for path in self.folder.glob(pattern)):
-            name = path.relative_to(self.folder).as_posix()
-            if self.hash_of(name) is None:
-                self.put_hash(name)
-
-    def _schema_hash(self) -> bytes:
-        texts = ", ".join(f"CAST({name} AS BLOB)" for name in ("type", "name", "tbl_name", "sql"))
-        rows = self.execute(f"SELECT {texts}, rootpage FROM sqlite_master ORDER BY type, name")
-        parts = ([row[:-1] for row in rows], [row[-1] for row in rows])
-        return b"".join(hashlib.blake2b(repr(p).encode(), digest_size=16).digest() for p in parts)
-
-    def damaged(self, table: str) -> CheckpointError:
-        row = f"a row of its {table} is not what was written"
-        return CheckpointError(f"{self.path} is damaged: {row}; {DAMAGED}")
-
-    def _sum(self, table: str) -> str:
-        return "sum" if self.version == VERSION or table == "corrections" else "NULL"
-
-    def _check_schema(self) -> None:
-        """Raise unless the schema is what was kept of it, where it was; VACUUM moves tables."""
-        if not OF_0_2 <= self.version <= VERSION:
-            raise CheckpointError(
-                f"{self.path} was written by another version of labelwise (its format is "
-                f"{self.version}, this version reads {OF_0_2} and {VERSION}); install that version"
-            )
-        expected = self.hash_of(SCHEMA_NAME) if self.version == VERSION else None
-        self.sealed, digest = expected is not None, self._schema_hash()
-        if expected not in (None, digest):
-            moved = expected is not None and expected[:16] == digest[:16]
-            if not moved or self.execute("PRAGMA integrity_check") != [("ok",)]:
-                schema = "its schema is not what was written"
-                raise CheckpointError(f"{self.path} is damaged: {schema}; {DAMAGED}")
-
-    def _migrate(self) -> None:
-        self.execute("DELETE FROM checksums WHERE name = ?", (SCHEMA_NAME,))
-        with _in_words(self.path):
-            self._connection.executescript(f"BEGIN IMMEDIATE; {MIGRATION} COMMIT;")
-        self.version, self.sealed = VERSION, False  # until the next update
 
 
 def create_database(path: Path) -> None:
@@ -354,7 +287,6 @@ class CacheFiles:
     def __init__(self, index: Path) -> None:
         self.folder = index / "cache"
         self._sound: dict[str, int] = {}  # bytes of files that match their sums
-        self._holding = False
 
     def grown(
         self, name: str, dtype: "np.dtype[Any]", shape: tuple[int, int], parts: Parts
@@ -386,33 +318,30 @@ class CacheFiles:
     def _grow(self, name: str, row_size: int, rows: int, parts: Parts) -> None:
         """Check a file, and append the rows that it lacks, while other processes wait.
 
-        It may be made of another, which is then grown under the same lock. A damaged file is
-        removed and not cut off, since another process may have mapped it.
+        A damaged file is removed and not cut off, since another process may have mapped it.
         """
         path, sum_at = self.folder / name, self.folder / f"{name}.sums"
-        outermost, size, total = not self._holding, 0, 0
         self.folder.mkdir(exist_ok=True)
-        with locked(self.folder) if outermost else nullcontext():
-            self._holding = True
-            try:
-                with suppress(FileNotFoundError):
-                    noted, total = sum_at.read_bytes(), _sum_of_file(path)
-                    size = path.stat().st_size if noted == total.to_bytes(4, "little") else 0
-                if not size:
-                    path.unlink(missing_ok=True)
-                    total = 0
-                self._sound[name] = size
-                if size // row_size < rows:
-                    sum_at.unlink(missing_ok=True)
-                    with path.open("ab") as stream:
-                        for values in parts(size // row_size, rows):
-                            data = np.ascontiguousarray(values).data
-                            stream.write(data)
-                            total = zlib.crc32(data, total)
-                    sum_at.write_bytes(total.to_bytes(4, "little"))
-                    self._sound[name] = path.stat().st_size
-            finally:
-                self._holding = not outermost
+        if not sum_at.exists():  # else nothing may have to be written
+            sum_at.touch()
+        with locked(sum_at):
+            size = total = 0
+            with suppress(FileNotFoundError):
+                total = _sum_of_file(path)
+                if sum_at.read_bytes() == total.to_bytes(4, "little"):
+                    size = path.stat().st_size
+            if not size:
+                path.unlink(missing_ok=True)
+                total = 0
+            if size // row_size < rows:
+                sum_at.write_bytes(b"")
+                with path.open("ab") as stream:
+                    for values in parts(size // row_size, rows):
+                        data = np.ascontiguousarray(values).data
+                        stream.write(data)
+                        total = zlib.crc32(data, total)
+                sum_at.write_bytes(total.to_bytes(4, "little"))
+            self._sound[name] = path.stat().st_size
 
 
 def _sum_of_file(path: Path) -> int:

@@ -229,7 +229,6 @@ class PhotoFilter:
         if self.folder:
             kept &= np.isin(every, self._below(index))
         if self.since or self.until:
-            index.store.database.verify("contents")
             first, last = self.since or "", self.until or "9999"
             query = "SELECT row FROM contents WHERE taken >= ? AND substr(taken, 1, ?) <= ?"
             taken = index.store.database.execute(query, (first, len(last), last))
@@ -249,7 +248,6 @@ class PhotoFilter:
 
     def _below(self, index: Index) -> list[int]:
         database, wanted = index.store.database, os.path.normpath(self.folder or "")
-        database.verify("files")
         query = "SELECT DISTINCT row FROM files WHERE root = ? AND state = 'ok' AND row IS NOT NULL"
         found: list[tuple[int]] = []
         for number, root in index.store.roots().items():

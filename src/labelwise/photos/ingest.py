@@ -447,7 +447,6 @@ def update_index(
             raise DataError(f"{made}; or score every photo again with --decode cpu --rebuild")
         if taxonomy is not None:
             _keep_taxonomy(index, taxonomy)
-        index.store.database.seal_missing()
         known = list(index.store.roots().values())
         places = [root_place(os.fspath(root)) for root in roots] or known
         if not places:

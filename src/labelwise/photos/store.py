@@ -252,16 +252,15 @@ class Store(AbstractContextManager["Store", None]):
     def mark_missing(
         self, root: int, folder: str, names: Sequence[str] | None = None
     ) -> list[int | None]:
-        where = "root = ? AND folder = ? AND state != 'missing'"
-        values: list[Any] = [root, shown(folder)]
-        if names is not None:
-            where += f" AND name IN ({','.join('?' * len(names))})"
-            values += map(shown, names)
-        query = f"SELECT row FROM files WHERE {where}"
-        rows: list[int | None] = [row for (row,) in self.database.execute(query, values)]
-        self.database.execute(f"UPDATE files SET state = 'missing' WHERE {where}", values)
-        self.database.seal("files", where.replace("!=", "="), [values])
-        self._mark_alive({row for row in rows if row is not None})
+        chosen = None if names is None else {shown(name) for name in names}
+        files = [
+            file
+            for file in self.database.read("files", root=root, folder=shown(folder))
+            if file[7] != "missing" and (chosen is None or file[2] in chosen)
+        ]
+        self.database.put("files", [(*file[:7], "missing", file[8]) for file in files])
+        rows: list[int | None] = [file[6] for file in files]
+        self._mark_alive(row for row in rows if row is not None)
         return rows
 
     def forget_missing(self) -> int:
@@ -270,13 +269,10 @@ class Store(AbstractContextManager["Store", None]):
             return int(database.execute("SELECT changes()")[0][0])
 
     def _mark_alive(self, rows: Iterable[int]) -> None:
-        keys = [(row,) for row in rows]
-        self.database.executemany(
-            "UPDATE contents SET alive = EXISTS (SELECT 1 FROM files "
-            "WHERE files.row = contents.row AND files.state = 'ok') WHERE row = ?",
-            keys,
-        )
-        self.database.seal("contents", "row = ?", keys)
+        for row in set(rows):
+            alive = bool(self.database.read("files", row=row, state="ok"))
+            for *facts, _ in self.database.read("contents", row=row):
+                self.database.put("contents", [(*facts, int(alive))])
 
     # Contents and their columns
 
@@ -295,7 +291,6 @@ class Store(AbstractContextManager["Store", None]):
 
     def dead_rows(self) -> NDArray[np.int64]:
         dead = self.database.read("contents", "AND alive = 0 ORDER BY row", alive=0)
-        self.database.require_count("contents", "alive = 0", len(dead))
         return np.array([row for row, *_ in dead], np.int64)
 
     def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:
@@ -430,7 +425,8 @@ class Store(AbstractContextManager["Store", None]):
         return {photo: self._rows_of[photo] for photo in wanted if photo in self._rows_of}
 
     def _answers_of_0_2(self) -> list[Mapping[str, Any]]:
-        self.database.verify("corrections")
+        if self.database.has_table("corrections"):
+            self.database.read("corrections")  # raises where one is damaged
         return [*lines_of_index(self.folder, self.database.execute, self.database.has_table)]
 
 
