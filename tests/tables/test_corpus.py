@@ -123,6 +123,16 @@ def test_a_split_by_groups_has_every_part_or_says_why_not(folder, sites, parts):
     assert len({*zip(made.group, made.split.tolist(), strict=True)}) == sites
 
 
+def test_a_folder_with_a_table_of_labels_is_asked_about(folder):
+    """Oracle: the labels of the table, which are not the names of the folders."""
+    folder.pictures("photos/a.png", "new/b.png")
+    file = folder.text("labels.csv", "path,labels\nphotos/a.png,dog\nnew/b.png,cat\n")
+    with pytest.raises(DataError, match=r"labels\.csv`, or `folder:.* for the folders"):
+        load(file.parent)
+    assert set(load(file).space.names) == {"dog", "cat"}
+    assert set(load(f"folder:{file.parent}").space.names) == {"photos", "new"}
+
+
 def test_one_photo_by_two_paths_is_noticed(folder):
     """Oracle: the links by hand."""
     folder.pictures("a.jpg", "b.jpg")

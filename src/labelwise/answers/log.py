@@ -38,7 +38,7 @@ from labelwise.base.files import (
     sha256_of,
     write_error,
 )
-from labelwise.base.text import first_line
+from labelwise.base.text import first_line, for_terminal
 from labelwise.errors import DataError
 from labelwise.tables.words import ABSENT, PRESENT
 
@@ -113,7 +113,7 @@ def answer_of(text: str, where: str = "") -> Answer:
     """Return the answer that a person typed, in one of the languages that are understood."""
     word = unicodedata.normalize("NFC", text).strip().casefold()
     if word not in ANSWER_WORDS:
-        got = f"got {text.strip():.60}"
+        got = f"got {for_terminal(text.strip()[:60])}"
         raise DataError(
             f"{where}{': ' if where else ''}the answer must be yes, no or unsure, {got}"
         )

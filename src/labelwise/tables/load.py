@@ -108,6 +108,8 @@ def recognise(path: Path) -> Reader:
         if path.is_file() and path.suffix.lower() in reader.suffixes:
             return reader
         if path.is_dir() and any(any(path.glob(mark)) for mark in reader.marks):
+            if reader.name == "folder":
+                _ask_about_table(path)
             beside = reader.name == "folder" and holds_annotated_photos(path)
             return known["voc"] if beside else reader
     if path.is_dir():
@@ -123,6 +125,16 @@ def recognise(path: Path) -> Reader:
             )
     listed = ", ".join(known)
     raise DataError(f"{path}: the format is not recognised; give one of {listed} as 'FORMAT:path'")
+
+
+def _ask_about_table(folder: Path) -> None:
+    """Raise where a folder of folders also holds a table ``labels``: either may be meant."""
+    tables = [file for file in sorted(folder.glob("labels.*")) if file.suffix.lower() in TABULAR]
+    if tables:
+        raise DataError(
+            f"{folder}: there is a table of labels in it, and its folders could be labels too; "
+            f"give `{tables[0]}`, or `folder:{folder}` for the folders"
+        )
 
 
 Part = tuple[str | None, Reader, Path]  # split, format, place

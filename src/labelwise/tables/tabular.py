@@ -26,7 +26,15 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.base.storage import LocalStorage
 from labelwise.base.table_files import with_text
-from labelwise.base.text import FORMULA, counted, first_line, from_cell, listed, one_line
+from labelwise.base.text import (
+    FORMULA,
+    counted,
+    first_line,
+    for_terminal,
+    from_cell,
+    listed,
+    one_line,
+)
 from labelwise.errors import DataError, QuestionError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.columns import (
@@ -162,7 +170,8 @@ class _Layout:
         ]
 
     def complaint(self, found: Sequence[tuple[int, str]]) -> str:
-        shown = "; ".join(f"line {number}: {text[:SHOWN_TEXT]}" for number, text in found[:SHOWN])
+        some = (f"line {number}: {text[:SHOWN_TEXT]}" for number, text in found[:SHOWN])
+        shown = for_terminal("; ".join(some))
         more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         return (
             f"{counted(len(found), 'line')} cannot be read as {self.columns} cells, for a quote "
