@@ -19,6 +19,7 @@ from labelwise.answers.log import AnswerLog
 from labelwise.base.progress import Silent
 from labelwise.base.table_files import read_parquet
 from labelwise.base.tensors import load_tensors
+from labelwise.base.yaml_values import read_yaml
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.evaluation import Evaluation
 from labelwise.eyes.eye import Eye
@@ -37,6 +38,7 @@ from labelwise.tables import load
 READERS = {
     "model.json": ModelSpec.load,
     "settings.yaml": lambda path: RunFolder(path.parent).settings,
+    "plan.yaml": read_yaml,
     "metrics.jsonl": lambda path: Journal(path).read(),
     "model.onnx": content_of,
     "evaluation.json": Evaluation.load,

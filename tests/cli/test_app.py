@@ -308,6 +308,10 @@ def test_debug_shows_the_traceback(monkeypatch, words):
         (KeyError("x"), "KeyError: 'x'; this should not happen, --debug shows where it did"),
         (PermissionError(13, "Permission denied", "a.csv"), "a.csv: Permission denied"),
         (OSError(28, "No space left on device"), "No space left on device"),
+        (  # the name is in a page, which is not shown
+            UnicodeEncodeError("utf-8", 200 * "-" + "o\udcff" + 200 * "-", 201, 202, "surrogates"),
+            f"the name {59 * '-'}o\\xff{60 * '-'} is not UTF-8; rename it, or choose another",
+        ),
     ],
 )
 def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys, error, said):

@@ -12,7 +12,7 @@ from shard_setup import picture, task, write_model
 from labelwise.base import storage as storage_module
 from labelwise.errors import DataError
 from labelwise.shards import LocalEngine, StorageError, predict_shards, storage_at
-from labelwise.shards.evaluation_task import StoredLabels
+from labelwise.shards.evaluation_task import KnownLabels
 from labelwise.shards.inputs import find_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
@@ -116,7 +116,7 @@ def test_files_of_a_bucket_are_found_with_the_options_of_their_uri(bucket, tmp_p
         picture(number) for number in (*range(6), 3)
     ]
     assert rows[-1].id == "s3://photos/in/0/003.png"
-    stored = StoredLabels.build(place("tables/six.csv"), ("dog",), tmp_path / "labels")
+    stored = KnownLabels.read(place("tables/six.csv"), ("dog",))
     assert (stored.find(["s3://photos/tables/../in/0/003.png", "nothing"]) >= 0).tolist() == [1, 0]
 
 

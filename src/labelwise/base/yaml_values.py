@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from labelwise.base.files import MOST_FACTS, read_regular
 from labelwise.errors import SettingsError
 
 
@@ -71,7 +72,8 @@ def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -
 def read_yaml(file: Path) -> dict[str, Any]:
     """Return the keys and values of a file, or raise SettingsError."""
     try:
-        values = _plain(yaml.load(file.read_text(encoding="utf-8"), _Loader))
+        content, _ = read_regular(file, MOST_FACTS)
+        values = _plain(yaml.load(content.decode("utf-8"), _Loader))
     except FileNotFoundError:
         raise SettingsError(f"{file} does not exist") from None
     except OSError as error:

@@ -74,6 +74,7 @@ EXTRAS = {
     "ray": "ray",
     "mcp": "mcp",
 }  # which extra brings a package
+NAME_SHOWN = 60  # letters on each side of one that is not UTF-8
 
 
 def _sentence(error: Exception) -> str:
@@ -87,7 +88,10 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError) and error.reason.startswith("surrogates"):
         from labelwise.base.names import printable
 
-        return f"the name {printable(error.object)} is not UTF-8; rename it, or choose another"
+        around = error.object[
+            max(0, error.start - NAME_SHOWN) : error.end + NAME_SHOWN
+        ]  # of a page
+        return f"the name {printable(around)} is not UTF-8; rename it, or choose another"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
