@@ -39,7 +39,7 @@ from labelwise.cli.arguments import (
 from labelwise.cli.command import app, as_typed, refuse, refuse_overwriting, typed, verb
 from labelwise.cli.options import default_index, index_and_query
 from labelwise.cli.serve import server_settings
-from labelwise.cli.text import before_writing, quoted
+from labelwise.cli.text import quoted
 from labelwise.errors import SettingsError
 
 OF_TAGS = (
@@ -148,8 +148,8 @@ def audit(
         folder = Path(out or f"{_name(place, again)}.audit")
         if out is None:
             refuse_overwriting(folder)
-        with before_writing():
-            from labelwise.cli.audit_tags import answer_file, ask_all, finish, open_session, serve
+        from labelwise.cli.audit_tags import answer_file, ask_all, finish, open_session, serve
+
         session = open_session(
             place,
             folder / "answers.jsonl",
@@ -178,8 +178,8 @@ def audit(
         finish(session, folder, partial(_again, place, folder), csv, top or 50, answers)
         return
     refuse("it is for tags: leave out the query", *OF_TAGS)
-    with before_writing():
-        from labelwise.cli.audit_lists import check_list, check_lists_of_index, check_run
+    from labelwise.cli.audit_lists import check_list, check_lists_of_index, check_run
+
     if alone and place is not None:
         is_index = (place / "index.json").is_file()
         if is_index or (place / "model.json").is_file():

@@ -25,7 +25,7 @@ from labelwise.cli.arguments import (
 )
 from labelwise.cli.command import app, as_typed, refuse, verb
 from labelwise.cli.options import pooled
-from labelwise.cli.text import before_writing, quoted
+from labelwise.cli.text import quoted
 from labelwise.errors import SettingsError
 
 
@@ -107,8 +107,8 @@ def calibrate(
         refuse("it shapes a rule, not a guarantee", "attributes")
         if calibrator in (None, "none"):
             refuse("it keeps rows from a --calibrator", "guarantee_share", "cross_fit")
-    with before_writing():
-        from labelwise.cli.calibrating import Target, fit, fit_few, guarantee_rows, read_tables
+    from labelwise.cli.calibrating import Target, fit, fit_few, guarantee_rows, read_tables
+
     columns = () if pool else tuple(dict.fromkeys(by or ()))
     with nullcontext(source) if pool is None else pooled(source, scores, by or [], pool) as path:
         table, other, groups = read_tables(

@@ -22,7 +22,6 @@ from labelwise.cli.arguments import (
 from labelwise.cli.command import app, verb
 from labelwise.cli.options import check_weights
 from labelwise.cli.text import (
-    before_writing,
     in_all,
     next_steps,
     quoted,
@@ -78,23 +77,23 @@ def compare(
 
     The same command on the same folder resumes. The default folder is runs/compare.
     """
-    with before_writing():
-        from labelwise.base.yaml_values import parse_assignments
-        from labelwise.learn.methods.own import add_method
-        from labelwise.papers.compare import ComparisonPlan
-        from labelwise.papers.compare import compare as run_comparison
-        from labelwise.papers.jobs import (
-            Executor,
-            InProcess,
-            LocalProcesses,
-            RayRuns,
-            default_workers,
-        )
-        from labelwise.papers.sources import Frozen, blank_features, open_table
-        from labelwise.report import write_comparison
-        from labelwise.report.charts import save_charts
-        from labelwise.training.plan import choose_network
-        from labelwise.training.settings import AUTO, read_settings
+    from labelwise.base.yaml_values import parse_assignments
+    from labelwise.learn.methods.own import add_method
+    from labelwise.papers.compare import ComparisonPlan
+    from labelwise.papers.compare import compare as run_comparison
+    from labelwise.papers.jobs import (
+        Executor,
+        InProcess,
+        LocalProcesses,
+        RayRuns,
+        default_workers,
+    )
+    from labelwise.papers.sources import Frozen, blank_features, open_table
+    from labelwise.report import write_comparison
+    from labelwise.report.charts import save_charts
+    from labelwise.training.plan import choose_network
+    from labelwise.training.settings import AUTO, read_settings
+
     names = tuple(name.strip() for name in methods.split(","))
     own = {name: add_method(name) for name in names if ".py:" in name}
     elsewhere = engine == "ray" or (jobs or 1) > 1

@@ -27,7 +27,6 @@ from labelwise.cli.text import (
     ask as ask_person,
 )
 from labelwise.cli.text import (
-    before_writing,
     caution,
     complain,
     next_steps,
@@ -93,21 +92,21 @@ def count(
     checked, it says how many are right of each label, by site with --by site. Of a label table it
     says how many photos carry each label, with intervals only where labels are unknown.
     """
-    with before_writing():
-        from labelwise.photos import Index, answer, model_changed
-        from labelwise.photos.filters import PhotoGroups
-        from labelwise.photos.prevalence import (
-            SampleAnswers,
-            draw_sample,
-            estimate_from_answers,
-            read_answers,
-            write_questions,
-        )
-        from labelwise.photos.query import guess_of, not_answered
-        from labelwise.queries import Query
-        from labelwise.report.charts import save_estimate_chart
-        from labelwise.scores.read import is_detections
-        from labelwise.tables import open_table
+    from labelwise.photos import Index, answer, model_changed
+    from labelwise.photos.filters import PhotoGroups
+    from labelwise.photos.prevalence import (
+        SampleAnswers,
+        draw_sample,
+        estimate_from_answers,
+        read_answers,
+        write_questions,
+    )
+    from labelwise.photos.query import guess_of, not_answered
+    from labelwise.queries import Query
+    from labelwise.report.charts import save_estimate_chart
+    from labelwise.scores.read import is_detections
+    from labelwise.tables import open_table
+
     if by and len(by) > 1:
         raise SettingsError("photos are counted by one column: give --by once")
     column = by[0] if by else ""

@@ -31,7 +31,6 @@ from labelwise.cli.command import data_app, refuse, refuse_overwriting, verb
 from labelwise.cli.figures import few_test_photos
 from labelwise.cli.options import load_table, model_path
 from labelwise.cli.text import (
-    before_writing,
     caution,
     complain,
     next_steps,
@@ -85,20 +84,20 @@ def describe_table(
     Also labels per image, images without any, and the share of unknown entries. --strict fails if
     a known data set is not complete, or an image cannot be read.
     """
-    with before_writing():
-        from yaml import safe_dump
+    from yaml import safe_dump
 
-        from labelwise.base.files import write_text
-        from labelwise.tables.checks import (
-            count_mismatches,
-            describe,
-            find_unreadable,
-            reject_divided_groups,
-            reject_shared_content,
-            without_unreadable,
-        )
-        from labelwise.tables.load import GENERATED, find_parts
-        from labelwise.tables.tabular import examples
+    from labelwise.base.files import write_text
+    from labelwise.tables.checks import (
+        count_mismatches,
+        describe,
+        find_unreadable,
+        reject_divided_groups,
+        reject_shared_content,
+        without_unreadable,
+    )
+    from labelwise.tables.load import GENERATED, find_parts
+    from labelwise.tables.tabular import examples
+
     table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension, quiet=True)
     broken = []
     if content:
@@ -194,10 +193,10 @@ def split_table(
     Groups, equal images and copies (another size, quality, crop or mirror image) stay together. A
     table that has a split keeps it: --val takes validation out of train, --shares draws a new one.
     """
-    with before_writing():
-        from labelwise.scores.unlabelled_pool import copies_as_groups
-        from labelwise.tables.derived import stratified_split, with_validation
-        from labelwise.tables.export import export
+    from labelwise.scores.unlabelled_pool import copies_as_groups
+    from labelwise.tables.derived import stratified_split, with_validation
+    from labelwise.tables.export import export
+
     if val is not None and shares is not None:
         raise SettingsError("give --val, which keeps the split there is, or --shares, not both")
     table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
@@ -267,10 +266,10 @@ def convert_table(
     Of a table of scores, --by burst makes one row of each burst. Of MegaDetector's results,
     --predictions and --crops put the classes of a model into them.
     """
-    with before_writing():
-        from labelwise.tables.derived import obey_taxonomy
-        from labelwise.tables.export import export
-        from labelwise.taxonomy import Taxonomy
+    from labelwise.tables.derived import obey_taxonomy
+    from labelwise.tables.export import export
+    from labelwise.taxonomy import Taxonomy
+
     if predictions is not None:
         from labelwise.scores.unlabelled_pool import write_classes  # which imports torch
 
@@ -375,10 +374,10 @@ def group_table(
     --gap 60 groups a .csv or .tsv by its column of times instead: in a burst no photo was taken
     more than 60 seconds after the one before.
     """
-    with before_writing():
-        from labelwise.scores.unlabelled_pool import grouped_copies
-        from labelwise.tables.camera_results import write_bursts
-        from labelwise.tables.export import export
+    from labelwise.scores.unlabelled_pool import grouped_copies
+    from labelwise.tables.camera_results import write_bursts
+    from labelwise.tables.export import export
+
     if gap is not None:
         refuse("bursts are found by time", "model", "embeddings", "cosine")
         columns = time_column or "time", camera_column
@@ -440,10 +439,10 @@ def observe_table(
 
     Single positives are taken in the train split only; the other two act on every split.
     """
-    with before_writing():
-        from labelwise.tables import derived
-        from labelwise.tables.checks import describe
-        from labelwise.tables.export import export
+    from labelwise.tables import derived
+    from labelwise.tables.checks import describe
+    from labelwise.tables.export import export
+
     if single_positive + (keep is not None) + (flip_present > 0 or flip_absent > 0) != 1:
         raise SettingsError("give one of --single-positive, --keep, --flip-present/--flip-absent")
     table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)

@@ -12,7 +12,7 @@ from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
 from labelwise.cli.arguments import AtLeast, Data, MinCount, NeededOut, Out, option
 from labelwise.cli.command import data_app, refuse, verb
-from labelwise.cli.text import before_writing, next_steps, number, quoted, say, show_table, tell
+from labelwise.cli.text import next_steps, number, quoted, say, show_table, tell
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def votes_table(
     A label that everybody affirms or denies is certain; one without an answer is unknown. --data
     names the table whose photos get the labels; without it they are files beside the votes.
     """
-    with before_writing():
-        from labelwise.tables import load, open_table
-        from labelwise.tables.export import export
-        from labelwise.tables.votes import WorkerRecord, count_votes, model_workers
+    from labelwise.tables import load, open_table
+    from labelwise.tables.export import export
+    from labelwise.tables.votes import WorkerRecord, count_votes, model_workers
+
     if report is not None and report.suffix.lower() not in (".csv", ".json"):
         raise SettingsError(f"a report on workers must end in .csv or .json, got {report.name!r}")
     answers = open_table(votes).votes()
@@ -127,8 +127,8 @@ def import_table(
         next_steps(f"train {quoted(out)}")
         return
     refuse("it is for keywords of a folder", "min_count", "taxonomy_out")
-    with before_writing():
-        from labelwise.tables.camera_results import cut_crops, read_camera_results
+    from labelwise.tables.camera_results import cut_crops, read_camera_results
+
     results = read_camera_results(source)
     root = source.parent if data is None else Path(data)
     count = cut_crops(results, root, Path(out), 0.2 if at_least is None else at_least)
@@ -142,9 +142,9 @@ def import_table(
 
 
 def _import_keywords(source: Path, out: Path, hierarchy: Path | None, least: int) -> None:
-    with before_writing():
-        from labelwise.photos.metadata import read_keywords
-        from labelwise.tables.export import export
+    from labelwise.photos.metadata import read_keywords
+    from labelwise.tables.export import export
+
     if hierarchy is not None and hierarchy.suffix.lower() != ".csv":
         raise SettingsError(f"--taxonomy-out must end in .csv, got {hierarchy.name!r}")
     keywords = read_keywords(source, least=least)
@@ -180,11 +180,11 @@ def rules_table(
     With -o the labels that follow are written too: where one is present the others are absent,
     and labels of a group that a photo breaks become unknown.
     """
-    with before_writing():
-        from labelwise.tables import load
-        from labelwise.tables.derived import obey_groups
-        from labelwise.tables.export import export
-        from labelwise.taxonomy import AttributeGroups
+    from labelwise.tables import load
+    from labelwise.tables.derived import obey_groups
+    from labelwise.tables.export import export
+    from labelwise.taxonomy import AttributeGroups
+
     table = load(source, check_files=False)
     settled = obey_groups(table, AttributeGroups.read(groups))
     rows = []

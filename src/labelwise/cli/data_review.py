@@ -34,7 +34,7 @@ from labelwise.cli.arguments import (
 )
 from labelwise.cli.command import as_typed, data_app, refuse, refuse_overwriting, verb
 from labelwise.cli.options import model_path
-from labelwise.cli.text import before_writing, caution, next_steps, quoted, say, show_table, tell
+from labelwise.cli.text import caution, next_steps, quoted, say, show_table, tell
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 
 if TYPE_CHECKING:
@@ -166,20 +166,20 @@ def review_table(
 
     if Path(source).is_dir() or is_uri(source) or holds_vectors(Path(source)):
         refuse(f"{source} is not a table of scores", "scores", "link", "labels")
-    with before_writing():
-        from labelwise.answers.suspects import (
-            crossfit_log_odds,
-            crossfit_true_log_odds,
-            find_suspects,
-            promise_suspects,
-            write_review,
-        )
-        from labelwise.report.contact_sheet import write_suspects_page
-        from labelwise.scores.unlabelled_pool import (
-            answered_questions,
-            reviewable,
-            suspect_questions,
-        )
+    from labelwise.answers.suspects import (
+        crossfit_log_odds,
+        crossfit_true_log_odds,
+        find_suspects,
+        promise_suspects,
+        write_review,
+    )
+    from labelwise.report.contact_sheet import write_suspects_page
+    from labelwise.scores.unlabelled_pool import (
+        answered_questions,
+        reviewable,
+        suspect_questions,
+    )
+
     how: dict[str, Any] = {"folds": folds or 5, "seed": seed or 0}
     level = 0.2 if wrong_at_most is None else wrong_at_most
     predictions = reviewable(source, split, seed=seed or 0, scores=scores, link=link, labels=labels)
@@ -257,10 +257,10 @@ def _opener(images: Any, rows: dict[str, int]) -> "Picture":
 def _repair(
     source: str, review: Path, out: Path, changes: Path | None, accept: bool, test_too: bool
 ) -> None:
-    with before_writing():
-        from labelwise.answers.suspects import log_changes, read_review, repair
-        from labelwise.tables import load
-        from labelwise.tables.export import export
+    from labelwise.answers.suspects import log_changes, read_review, repair
+    from labelwise.tables import load
+    from labelwise.tables.export import export
+
     table, questions = load(source), read_review(review)
     repaired, made = repair(table, questions, accept_promised=accept, test_too=test_too)
     log = changes or out.with_suffix(".answers.jsonl")
@@ -292,12 +292,12 @@ def _next(
     batch_size: int,
 ) -> None:
     """Write the photos, or the single labels, that a person should say next."""
-    with before_writing():
-        from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
-        from labelwise.answers.suspects import write_review
-        from labelwise.contrib.annotation_tools import Guesses, export_for_tool
-        from labelwise.report.contact_sheet import write_questions_page
-        from labelwise.tables.export import export
+    from labelwise.answers.asking import choose_labels, choose_photos, draw_photos
+    from labelwise.answers.suspects import write_review
+    from labelwise.contrib.annotation_tools import Guesses, export_for_tool
+    from labelwise.report.contact_sheet import write_questions_page
+    from labelwise.tables.export import export
+
     if order not in ORDERS:
         raise SettingsError(f"--order must be one of {', '.join(ORDERS)}, got {order!r}")
     by: Any = order

@@ -9,7 +9,7 @@ import labelwise
 from labelwise.base.text import counted
 from labelwise.cli.arguments import Fresh, Out
 from labelwise.cli.command import app, verb
-from labelwise.cli.text import before_writing, next_steps, quoted, say
+from labelwise.cli.text import next_steps, quoted, say
 from labelwise.errors import DataError
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ def demo(
     The photos are in the folder open-photos of a clone. With your own, a table without a split
     gets one, and 12 of its test photos are tagged.
     """
-    with before_writing():
-        from labelwise.cli.train import train_and_report
-        from labelwise.models.run_folder import RunFolder
-        from labelwise.pictures import PictureImages
-        from labelwise.pictures.decode import image_paths
-        from labelwise.report.contact_sheet import write_tagged_sheet
-        from labelwise.training.settings import Settings
+    from labelwise.cli.train import train_and_report
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.pictures import PictureImages
+    from labelwise.pictures.decode import image_paths
+    from labelwise.report.contact_sheet import write_tagged_sheet
+    from labelwise.training.settings import Settings
+
     folder = RunFolder(Path(out or "runs/demo"))
     new: ImageSource
     if photos is None:

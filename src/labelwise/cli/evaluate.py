@@ -33,7 +33,7 @@ from labelwise.cli.arguments import (
 from labelwise.cli.command import CALL, app, as_typed, refuse, verb
 from labelwise.cli.figures import show
 from labelwise.cli.options import decoder_of, pooled, reading, review_of
-from labelwise.cli.text import before_writing, command, next_steps, quoted
+from labelwise.cli.text import command, next_steps, quoted
 from labelwise.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -113,20 +113,20 @@ def evaluate(
     Scores come as .csv, .tsv, .parquet, .npz or .jsonl. Shards are summed up, so memory does not
     grow with the rows. -o names a folder for the report, the charts and evaluation.json.
     """
-    with before_writing():
-        from labelwise.base.storage import is_uri, storage_at
-        from labelwise.evaluation import evaluate as measure
-        from labelwise.models import load_model
-        from labelwise.models.run_folder import RunFolder, fetched_run
-        from labelwise.report.runs import (
-            measured_data,
-            measured_run,
-            measured_split,
-            taxonomy_of,
-            write_folder,
-        )
-        from labelwise.scores import fixed_rule, judge_as_given, read_scores
-        from labelwise.taxonomy import AttributeGroups, Taxonomy
+    from labelwise.base.storage import is_uri, storage_at
+    from labelwise.evaluation import evaluate as measure
+    from labelwise.models import load_model
+    from labelwise.models.run_folder import RunFolder, fetched_run
+    from labelwise.report.runs import (
+        measured_data,
+        measured_run,
+        measured_split,
+        taxonomy_of,
+        write_folder,
+    )
+    from labelwise.scores import fixed_rule, judge_as_given, read_scores
+    from labelwise.taxonomy import AttributeGroups, Taxonomy
+
     if is_uri(place) and storage_at(place).size("model.json") is not None:
         place = str(fetched_run(place))
     path, kind = Path(place), _kind_of(place, data)

@@ -10,7 +10,7 @@ import typer
 from labelwise.base.progress import make_watch
 from labelwise.cli.arguments import Data, Format, ImageSize, NeededOut, Weights, option
 from labelwise.cli.command import app, refuse, refuse_overwriting, verb
-from labelwise.cli.text import before_writing, caution, next_steps, quoted, say, tell
+from labelwise.cli.text import caution, next_steps, quoted, say, tell
 from labelwise.errors import CheckpointError, SettingsError
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ def export(
         refuse("an eye is compared with its network on random pictures", "data")
         _eye(str(run), place, weights, image_size)
         return
-    with before_writing():
-        from labelwise.base.files import replacing
-        from labelwise.models.run_folder import RunFolder
-        from labelwise.pictures import labelwise_runtime
+    from labelwise.base.files import replacing
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.pictures import labelwise_runtime
+
     folder = RunFolder(run)
     spec = folder.spec
     if with_runtime:
@@ -187,9 +187,9 @@ def export(
 
 
 def _eye(network: str, out: Path, weights: str | None, image_size: int | None) -> None:
-    with before_writing():
-        from labelwise.eyes.eye import PRETRAINED
-        from labelwise.learn.graphs import write_eye
+    from labelwise.eyes.eye import PRETRAINED
+    from labelwise.learn.graphs import write_eye
+
     refuse_overwriting(out.with_suffix(".json"))
     eye = write_eye(network, out, weights=weights or PRETRAINED, image_size=image_size)
     outputs = ", ".join(f"{name} ({width:,})" for name, width in eye.outputs.items())

@@ -11,7 +11,6 @@ from labelwise.cli.arguments import BatchSize, Decode, Device, Model, Out, Taxon
 from labelwise.cli.command import app, verb
 from labelwise.cli.options import decoder_of, default_index
 from labelwise.cli.text import (
-    before_writing,
     caution,
     complain,
     next_steps,
@@ -55,9 +54,9 @@ def index(
     ones are scored again, and what was interrupted is resumed. A disk or a bucket that is not
     there deletes nothing. With --taxonomy, asking for the parent finds the children.
     """
-    with before_writing():
-        from labelwise.models.loading import caution_of
-        from labelwise.photos import update_index
+    from labelwise.models.loading import caution_of
+    from labelwise.photos import update_index
+
     decoder = None if decode is None else decoder_of(decode, device)
     place = default_index(out)
 

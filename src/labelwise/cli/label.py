@@ -36,7 +36,7 @@ from labelwise.cli.arguments import (
 from labelwise.cli.command import app, refuse, refuse_overwriting, verb
 from labelwise.cli.options import default_index, find_photos
 from labelwise.cli.serve import run_until_stopped, server_settings
-from labelwise.cli.text import before_writing, next_steps, quoted, say, show_table
+from labelwise.cli.text import next_steps, quoted, say, show_table
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def label(
 
 
 def _record(folder: Path, photo: str, *labels: str, undo: bool, who: str | None) -> None:
-    with before_writing():
-        from labelwise.photos import Index
+    from labelwise.photos import Index
+
     states: dict[str, Fact] = {}
     for text in (label.strip(" ,") for label in labels):
         name = text.lstrip("-?!")
@@ -168,8 +168,8 @@ def _record(folder: Path, photo: str, *labels: str, undo: bool, who: str | None)
 
 
 def _next(folder: Path, order: str, top: int, labels: list[str] | None, as_json: bool) -> None:
-    with before_writing():
-        from labelwise.photos import Index, questions
+    from labelwise.photos import Index, questions
+
     by: Any = order
     if by not in ORDERS:
         raise SettingsError(f"--order must be one of {', '.join(ORDERS)}, got {order!r}")
@@ -190,10 +190,10 @@ def _next(folder: Path, order: str, top: int, labels: list[str] | None, as_json:
 
 
 def _export(folder: Path, out: Path, by: list[str], groups: Path | None) -> None:
-    with before_writing():
-        from labelwise.photos import Index, corrected_labels
-        from labelwise.photos.filters import PhotoGroups
-        from labelwise.tables.export import export
+    from labelwise.photos import Index, corrected_labels
+    from labelwise.photos.filters import PhotoGroups
+    from labelwise.tables.export import export
+
     if len(by) > 1:
         raise SettingsError("a label table has one group: give --by once")
     with Index(folder) as index:
@@ -215,9 +215,9 @@ def _page(
     settings: "ServeSettings",
     open_page: bool,
 ) -> None:
-    with before_writing():
-        from labelwise.photos.words import WordList, WordsLearner
-        from labelwise.server import create_labelling_app
+    from labelwise.photos.words import WordList, WordsLearner
+    from labelwise.server import create_labelling_app
+
     table, photos = Path(out or "answers.csv"), find_photos(places)
     if out is None:
         refuse_overwriting(table, is_log=True)

@@ -24,7 +24,6 @@ from labelwise.cli.arguments import (
 from labelwise.cli.command import papers_app, refuse, verb
 from labelwise.cli.options import check_weights
 from labelwise.cli.text import (
-    before_writing,
     command,
     duration,
     in_all,
@@ -50,8 +49,8 @@ def list_tables(
     root: Root = None,
 ) -> None:
     """List the tables and figures that can be run, or the rows of one."""
-    with before_writing():
-        from labelwise.papers.listing import rows_of, tables_and_figures
+    from labelwise.papers.listing import rows_of, tables_and_figures
+
     place = root or Path("data")
     shown = tables_and_figures(place) if table is None else rows_of(table, place)
     for header, rows, title in shown:
@@ -102,15 +101,15 @@ def run(
     `survey` runs every method with all labels known, a tenth, one per image, wrong labels, or half
     of the images. The same command resumes.
     """
-    with before_writing():
-        from labelwise.base.yaml_values import parse_assignments
-        from labelwise.papers import reproduce
-        from labelwise.papers.computed import COMPUTED
-        from labelwise.papers.figures import Drawn, draw_figure, find_figure
-        from labelwise.papers.jobs import LocalProcesses, default_workers
-        from labelwise.papers.measures import FinishedRun
-        from labelwise.papers.reproduce import Request, jobs_of, open_data, photos_of
-        from labelwise.papers.sources import Frozen
+    from labelwise.base.yaml_values import parse_assignments
+    from labelwise.papers import reproduce
+    from labelwise.papers.computed import COMPUTED
+    from labelwise.papers.figures import Drawn, draw_figure, find_figure
+    from labelwise.papers.jobs import LocalProcesses, default_workers
+    from labelwise.papers.measures import FinishedRun
+    from labelwise.papers.reproduce import Request, jobs_of, open_data, photos_of
+    from labelwise.papers.sources import Frozen
+
     place, folder = root or Path("data"), Path(out) if out else Path("runs") / table
     named = tuple(row.strip() for row in rows.split(",")) if rows else ()
     check_weights(features, weights)

@@ -3,8 +3,8 @@
 What an exported file does not need is imported where it is: one photo then takes a second.
 """
 
-from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +31,6 @@ from labelwise.cli.arguments import (
 from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.options import decoder_of, find_photos, pooled
 from labelwise.cli.text import (
-    before_writing,
     caution,
     complain,
     next_steps,
@@ -39,6 +38,7 @@ from labelwise.cli.text import (
     resumable,
     say,
     show_table,
+    stopped,
     tell,
 )
 from labelwise.errors import SettingsError
@@ -102,8 +102,8 @@ def predict(
     a file of scores into probabilities and labels. --by GROUP --pool any first makes one row of
     each group.
     """
-    with before_writing():
-        from labelwise.base.storage import is_uri, without_options
+    from labelwise.base.storage import is_uri, without_options
+
     fitted = _fitted_files([model, *map(Path, images[:-1])])
     if fitted:
         reason = "scores are turned into labels without a model"
@@ -166,11 +166,11 @@ def _apply(
     pool: Pool,
 ) -> None:
     """Turn scores into probabilities and labels."""
-    with before_writing():
-        from labelwise.scores import apply, read_fitted, read_unlabelled, save_applied
-        from labelwise.scores.fitted import check_output, save_detections
-        from labelwise.scores.read import is_detections, read_detections
-        from labelwise.scores.tables import unscored_note
+    from labelwise.scores import apply, read_fitted, read_unlabelled, save_applied
+    from labelwise.scores.fitted import check_output, save_detections
+    from labelwise.scores.read import is_detections, read_detections
+    from labelwise.scores.tables import unscored_note
+
     if out is None:
         raise SettingsError("say where the labels go: -o FILE, a .parquet, .csv or .jsonl")
     check_output(Path(out))
@@ -209,11 +209,11 @@ def _predict_shards(
     batch_size: int,
     shard_rows: int,
 ) -> None:
-    with before_writing():
-        from labelwise.base.storage import without_options
-        from labelwise.models.loading import caution_of
-        from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
-        from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
+    from labelwise.base.storage import without_options
+    from labelwise.models.loading import caution_of
+    from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
+    from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
+
     reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
     model = ModelFiles.read(run)
     caution(caution_of(run))
@@ -364,11 +364,16 @@ def _say_frequencies(held_out: "Predictions", link: Any, logits: list[Any]) -> N
         say(f"left out: {counted(unknown, 'label')} that no held-out photo carries, or all do")
 
 
-def _stoppable(out: Path | None) -> AbstractContextManager[None]:
-    if out is None:
-        return nullcontext()
-    shards = f"Shards (-o {out.with_suffix('')}/) are kept and go on with the same command"
-    return before_writing(f"stopped; {out} was not written. {shards}")
+@contextmanager
+def _stoppable(out: Path | None) -> Iterator[None]:
+    """Say, if Ctrl-C stops the block, that there is no file, and how photos are resumed."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is None:
+            raise
+        shards = f"Shards (-o {quoted(out.with_suffix(''))}/) are kept and resumed"
+        raise stopped(f"stopped; {out} was not written. {shards} by the same command") from None
 
 
 def _check_model(place: Path) -> None:

@@ -9,7 +9,7 @@ from labelwise.cli.arguments import By, Format, GroupTable, Out, Split, option
 from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.figures import show
 from labelwise.cli.options import review_of
-from labelwise.cli.text import before_writing, command, next_steps, quoted, say
+from labelwise.cli.text import command, next_steps, quoted, say
 from labelwise.errors import SettingsError
 
 
@@ -41,10 +41,10 @@ def report(
     guarantees and receipts, limits, versions and hashes, under the headings of a model card and of
     Annex IV of the EU's AI Act. No legal claim is made.
     """
-    with before_writing():
-        from labelwise.report.dossier import write_dossier
-        from labelwise.report.runs import measured_run, measured_split, subgroups_of, write_folder
-        from labelwise.scores import read_run
+    from labelwise.report.dossier import write_dossier
+    from labelwise.report.runs import measured_run, measured_split, subgroups_of, write_folder
+    from labelwise.scores import read_run
+
     if kind not in (None, "page", "dossier"):
         raise SettingsError(f"--format must be page or dossier, got {kind!r}")
     if bool(by) != (table is not None):

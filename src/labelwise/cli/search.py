@@ -27,7 +27,6 @@ from labelwise.cli.arguments import (
 from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.options import index_and_query
 from labelwise.cli.text import (
-    before_writing,
     caution,
     complain,
     next_steps,
@@ -113,11 +112,11 @@ def search(
     that estimate. Your answers turn it into a guarantee: labelwise audit INDEX QUERY.
     --text ranks photos by any text (the model must know words), and gives no probability.
     """
-    with before_writing():
-        from labelwise.photos import Index, model_changed
-        from labelwise.photos.filters import PhotoFilter
-        from labelwise.photos.query import answer, guess_of, not_answered, photos_like
-        from labelwise.queries import Query
+    from labelwise.photos import Index, model_changed
+    from labelwise.photos.filters import PhotoFilter
+    from labelwise.photos.query import answer, guess_of, not_answered, photos_like
+    from labelwise.queries import Query
+
     place, query = index_and_query(
         index, query, alone=text is None and like is None and not unreadable
     )

@@ -23,7 +23,7 @@ from labelwise.cli.arguments import (
 )
 from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.options import read_secret
-from labelwise.cli.text import before_writing, caution, say
+from labelwise.cli.text import caution, say
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -174,10 +174,10 @@ def serve(
     if run is None:
         page = "labelwise label --page PHOTOS --words words.txt"
         raise SettingsError(f"name the folder of a run to serve; to have photos labelled: {page}")
-    with before_writing():
-        from labelwise.models.loading import caution_of, needs_torch
-        from labelwise.pictures.worker_starter import can_start
-        from labelwise.server import create_app
+    from labelwise.models.loading import caution_of, needs_torch
+    from labelwise.pictures.worker_starter import can_start
+    from labelwise.server import create_app
+
     for folder in (run, *(folder for _, folder in settings.models)):
         caution(caution_of(folder))
     if settings.decode_processes and not can_start():

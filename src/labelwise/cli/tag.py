@@ -14,7 +14,6 @@ from labelwise.cli.arguments import Confidence, DryRun, Undo, WrongAtMost, optio
 from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.options import read_secret
 from labelwise.cli.text import (
-    before_writing,
     caution,
     complain,
     next_steps,
@@ -82,11 +81,11 @@ def tag(
 
     The folder of an audit writes the tags that it kept.
     """
-    with before_writing():
-        from labelwise.answers.audit_session import RECEIPT
-        from labelwise.photos import Index
-        from labelwise.photos.store import Store
-        from labelwise.photos.tagging import require_exiftool, tags_of, tags_of_audit
+    from labelwise.answers.audit_session import RECEIPT
+    from labelwise.photos import Index
+    from labelwise.photos.store import Store
+    from labelwise.photos.tagging import require_exiftool, tags_of, tags_of_audit
+
     if immich is not None:
         refuse("--immich writes to a server alone", "xmp", "embed", "adopt")
     elif xmp + embed != 1 and not (undo and not xmp):

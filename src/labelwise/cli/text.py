@@ -113,15 +113,6 @@ def resumable(folder: Path | str) -> Iterator[None]:
         raise stopped(f"stopped; run the same command again{how}") from None
 
 
-@contextmanager
-def before_writing(sentence: str = "stopped; nothing was written") -> Iterator[None]:
-    """Say, if Ctrl-C stops the block, that nothing was written, or what is told instead."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise stopped(sentence) from None
-
-
 def number(value: float | None, form: str = ".4f") -> str:
     """Return a number as a table shows it."""
     return "undefined" if value is None else format(value, form)

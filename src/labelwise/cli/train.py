@@ -42,7 +42,6 @@ from labelwise.cli.command import app, refuse, verb
 from labelwise.cli.figures import few_test_photos, say_shortfall, summarise
 from labelwise.cli.options import find_photos
 from labelwise.cli.text import (
-    before_writing,
     command,
     complain,
     next_steps,
@@ -258,11 +257,11 @@ def train(
     refuse("it belongs to --words", "answers", "set_aside", "model", "device")
     if data and len(data) > 1:
         raise SettingsError(f"one table or folder is trained on, got {', '.join(data)}")
-    with before_writing():
-        from labelwise.api import default_folder
-        from labelwise.base.yaml_values import parse_assignments
-        from labelwise.models.run_folder import RunFolder
-        from labelwise.training.settings import SHORT_NAMES, read_settings
+    from labelwise.api import default_folder
+    from labelwise.base.yaml_values import parse_assignments
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.training.settings import SHORT_NAMES, read_settings
+
     values: dict[str, Any] = {
         "data": data[0] if data else None,
         "method": method,
@@ -335,10 +334,10 @@ def train_and_report(
 
     ``on_ray`` is how many workers of a Ray cluster train; None trains in this process.
     """
-    with before_writing():
-        from labelwise.api import trained
-        from labelwise.base.storage import address_of
-        from labelwise.training.run import train_folds
+    from labelwise.api import trained
+    from labelwise.base.storage import address_of
+    from labelwise.training.run import train_folds
+
     address, watch = folder.address, make_watch()
     with resumable(address):
         done = trained(settings, folder, watch, fresh=fresh, on_ray=on_ray, command=command())
@@ -381,12 +380,12 @@ def _train_words(
     image_size: int | None,
     how: dict[str, Any],
 ) -> None:
-    with before_writing():
-        from labelwise.answers.agreement import export_again
-        from labelwise.photos.words import WordList, open_scorer
-        from labelwise.photos.words.start import start as start_run
-        from labelwise.pictures import PictureImages
-        from labelwise.tables import load
+    from labelwise.answers.agreement import export_again
+    from labelwise.photos.words import WordList, open_scorer
+    from labelwise.photos.words.start import start as start_run
+    from labelwise.pictures import PictureImages
+    from labelwise.tables import load
+
     model = model or os.environ.get("LABELWISE_WORDS")
     if not places:
         raise SettingsError("--words needs photos: labelwise train PHOTOS --words words.txt")
