@@ -252,6 +252,10 @@ def test_from_scores_to_a_repaired_table(tmp_path):
     output = must_run(*call, "--html", page).output
     assert "no guarantee yet: answer the questions marked `check` (30 among the first 100" in output
     assert "No promise yet" in page.read_text()
+    unanswered = must_run(*call, "--answers", review).output
+    assert "no guarantee yet: answer the questions" in unanswered
+    again = f"--answers {review} -o {review.with_name('review-2.csv')}"  # not over itself
+    assert unanswered.splitlines()[-1].endswith(again)
     questions = read_review(review)
     place = {f"{row}.jpg": row for row in range(400)}
     column = {name: number for number, name in enumerate(names)}

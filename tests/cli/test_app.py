@@ -149,6 +149,7 @@ def test_names_that_are_not_utf8_are_shown_in_a_sentence(tmp_path, monkeypatch, 
     scores = ("evaluate", f"{odd}.csv", "--scores", "probs", "--labels", "labels.csv")
     for words, sentence in (
         (scores, "the name caf\\xe9.csv is not UTF-8; rename it"),
+        (("data", "describe", f"{odd}.csv"), "caf\\xe9.csv: its name is not UTF-8; rename it"),
         (
             ("data", "convert", ".", "-o", "x.csv"),
             f"{tmp_path.name}: the file name dog/caf\\xe9.png",
@@ -156,6 +157,10 @@ def test_names_that_are_not_utf8_are_shown_in_a_sentence(tmp_path, monkeypatch, 
     ):
         status = call(monkeypatch, *words)
         assert (status, sentence in capsys.readouterr().err) == (1, True), words
+    Path(f"{odd}.csv").rename("scores.csv")
+    assert call(monkeypatch, "evaluate", "scores.csv", *scores[2:], "-o", odd) == 0
+    again = f"evaluate scores.csv {' '.join(scores[2:])} -o $'caf\\xe9'"
+    assert again in (Path(odd) / "report.html").read_text()  # as bash takes it
     assert call(monkeypatch, "data", "describe", ".") == 0
     assert (
         "1 photo with a name that is not UTF-8, such as dog/caf\\xe9.png" in capsys.readouterr().out

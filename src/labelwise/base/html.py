@@ -6,6 +6,8 @@ already ``Markup`` is escaped. Nothing else in the project builds angle brackets
 
 from html import escape
 
+from labelwise.base.text import printable
+
 _VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta"})
 
 
@@ -57,4 +59,4 @@ _CASED = {"viewbox": "viewBox", "preserve_aspect": "preserveAspectRatio"}
 def _text(value: Child | bool) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))

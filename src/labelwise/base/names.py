@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelwise.base.text import printable
+
 
 class Names(Sequence[str]):
     """An immutable sequence of strings."""
@@ -87,25 +89,6 @@ class Names(Sequence[str]):
     def concatenate(parts: Iterable["Names"]) -> "Names":
         chunks = [chunk for names in parts for chunk in names.arrow.chunks]
         return Names(pa.chunked_array(chunks, pa.large_string()))
-
-
-def printable(text: str) -> str:
-    """Return text that can be written anywhere: lone surrogates become escapes.
-
-    Python uses them for file names that are not UTF-8.
-
-    >>> print(printable("caf\\udce9.jpg"))
-    caf\\xe9.jpg
-    """
-    try:
-        text.encode()
-        return text
-    except UnicodeEncodeError:
-        octets = text.encode("utf-8", "surrogatepass")
-        for code in range(0x80, 0x100):  # what os.fsdecode made of single bytes
-            lone = chr(0xDC00 + code).encode("utf-8", "surrogatepass")
-            octets = octets.replace(lone, bytes([code]))
-        return octets.decode("utf-8", "backslashreplace")
 
 
 def real_names(paths: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 QUOTED = re.compile(r"'+[=+\-@\t\r]")
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format, lone surrogate, line and paragraph ends
+SURROGATES = re.compile("[\ud800-\udfff]")
 JOINERS = "\u200c\u200d"  # which scripts and emoji need
 
 
@@ -39,12 +40,23 @@ def for_terminal(text: str) -> str:
 
     >>> for_terminal("dog\x1b[2J")
     'dog\\x1b[2J'
-    >>> for_terminal("a\udcffb")  # a byte of a file name that is not text
-    'a\\udcffb'
+    >>> print(for_terminal("a\udcffb"))  # a byte of a file name that is not text
+    a\xffb
     """
     if text.isprintable():
         return text
     return "".join(_seen(character) for character in text)
+
+
+def printable(text: str) -> str:
+    """Return text that can be written anywhere: lone surrogates become escapes.
+
+    Python uses them for file names that are not UTF-8.
+
+    >>> print(printable("caf\\udce9.jpg"))
+    caf\\xe9.jpg
+    """
+    return SURROGATES.sub(lambda found: _seen(found[0]), text)
 
 
 def one_line(text: str) -> str:
@@ -105,6 +117,8 @@ def from_cell(cell: str) -> str:
 
 
 def _seen(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # what Python makes of a byte that is not UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
     if unicodedata.category(character) in UNSEEN and character not in JOINERS:
         return character.encode("unicode_escape", "surrogatepass").decode("ascii")
     return character

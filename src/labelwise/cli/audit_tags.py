@@ -31,7 +31,7 @@ from labelwise.answers.session import EACH_TAG, UseQuestion
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted, from_cell
 from labelwise.cli.serve import run_until_stopped
-from labelwise.cli.text import ask, complain, next_steps, quoted, say, tell
+from labelwise.cli.text import ask, complain, next_name, next_steps, quoted, say, tell
 from labelwise.contrib.tag_sources import tags_to_audit
 from labelwise.errors import DataError, SettingsError
 from labelwise.report.audit import write_audit
@@ -156,17 +156,11 @@ def finish(
         train, receipt = quoted(out / TRAIN), quoted(out / RECEIPT)
         next_steps(f"train {train}", f"tag {quoted(out)} --xmp", f"audit --again {receipt} --page")
     elif not verdict.guaranteed and not verdict.finished:
-        more = "" if answers is None else f" --csv {quoted(_next_name(Path(answers)))}"
+        more = "" if answers is None else f" --csv {quoted(next_name(answers))}"
         next_steps(f"{command()}{more}")
     elif not verdict.guaranteed and not session.settings.again and verdict.right_at_least > 0.2:
         say("a lower level can be tested on the answers that are there")
         next_steps(command(round(verdict.right_at_least - 0.1, 4)))
-
-
-def _next_name(path: Path) -> Path:  # questions-2.csv after questions.csv
-    stem, _, number = path.stem.rpartition("-")
-    is_later = bool(stem) and number.isdecimal()
-    return path.with_stem(f"{stem}-{int(number) + 1}" if is_later else f"{path.stem}-2")
 
 
 def ask_all(session: AuditSession, who: str) -> None:

@@ -34,7 +34,7 @@ from labelwise.cli.arguments import (
 )
 from labelwise.cli.command import as_typed, data_app, refuse, refuse_overwriting, verb
 from labelwise.cli.options import model_path
-from labelwise.cli.text import caution, next_steps, quoted, say, show_table, tell
+from labelwise.cli.text import caution, next_name, next_steps, quoted, say, show_table, tell
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 
 if TYPE_CHECKING:
@@ -195,9 +195,10 @@ def review_table(
     if answers is not None:
         asked = answered_questions(asked, Path(answers))
         told = {at: bool(q.confirmed) for at, q in enumerate(asked) if q.answer}
-        sure = {"level": level, "confidence": 0.95 if confidence is None else confidence}
-        promise = promise_suspects([q.check for q in asked], told, **sure)
-        asked = [replace(q, promised=at < promise.count) for at, q in enumerate(asked)]
+        if told:
+            sure = {"level": level, "confidence": 0.95 if confidence is None else confidence}
+            promise = promise_suspects([q.check for q in asked], told, **sure)
+            asked = [replace(q, promised=at < promise.count) for at, q in enumerate(asked)]
     write_review(place, asked)
     if html is not None:
         picture = _pictures(source, data)
@@ -220,7 +221,8 @@ def review_table(
     if promise is None:
         same = ("find", "split", "scores", "link", "labels", "wrong_at_most", "confidence")
         again = f"{quoted(source)}{as_typed(*same, 'checks', 'top', 'folds', 'seed')}"
-        next_steps(f"data review {again} --answers {quoted(out)} -o checked.csv")
+        answered = quoted("--answers", out, "-o", next_name(out))
+        next_steps(f"data review {again} {answered}")
     else:
         next_steps(f"data review TABLE --apply {quoted(out)} -o mended.csv")
 

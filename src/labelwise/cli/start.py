@@ -74,7 +74,6 @@ EXTRAS = {
     "ray": "ray",
     "mcp": "mcp",
 }  # which extra brings a package
-NAME_SHOWN = 60  # letters on each side of one that is not UTF-8
 
 
 def _sentence(error: Exception) -> str:
@@ -86,12 +85,10 @@ def _sentence(error: Exception) -> str:
         if extra is not None:
             return f"This needs labelwise[{extra}]: pip install 'labelwise[{extra}]'"
     if isinstance(error, UnicodeEncodeError) and error.reason.startswith("surrogates"):
-        from labelwise.base.names import printable
+        from labelwise.base.text import printable
 
-        around = error.object[
-            max(0, error.start - NAME_SHOWN) : error.end + NAME_SHOWN
-        ]  # of a page
-        return f"the name {printable(around)} is not UTF-8; rename it, or choose another"
+        line = next(line for line in error.object.splitlines() if printable(line) != line)
+        return f"the name {printable(line)} is not UTF-8; rename it, or choose another"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":

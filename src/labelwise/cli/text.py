@@ -1,6 +1,7 @@
 """What verbs say and ask: tables, notes, complaints, next commands; plain outside a terminal."""
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -55,6 +56,14 @@ def next_steps(*commands: str) -> None:
         say(f"{'Next:' if position == 0 else '     '} {program()} {command}")
 
 
+def next_name(name: str) -> Path:
+    """Return a name for the next file of a kind: questions-2.csv after questions.csv."""
+    path = Path(name)
+    stem, _, number = path.stem.rpartition("-")
+    is_later = bool(stem) and number.isdecimal()
+    return path.with_stem(f"{stem}-{int(number) + 1}" if is_later else f"{path.stem}-2")
+
+
 def program() -> str:
     """Return what starts this program: its name, or the path typed if that is not on PATH."""
     on_path, typed = shutil.which("labelwise"), Path(sys.argv[0])
@@ -65,13 +74,28 @@ def program() -> str:
 
 
 def quoted(*words: object) -> str:
-    """Return words of a command line, such as paths, quoted where a shell needs it."""
-    return shlex.join(map(str, words))
+    r"""Return words of a command line, such as paths, quoted where a shell needs it.
+
+    Of names with bytes that a terminal does not show, bash and zsh are given the bytes.
+
+    >>> print(quoted("a b", "caf\udce9.csv"))
+    'a b' $'caf\xe9.csv'
+    """
+    return " ".join(map(_quoted, map(str, words)))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    plain = re.compile(rb"[\w ./:=-]")
+    octets = (bytes([octet]) for octet in os.fsencode(word))
+    shown = (o.decode() if plain.match(o) else f"\\x{o.hex()}" for o in octets)
+    return f"$'{''.join(shown)}'"
 
 
 def command() -> str:
     """Return the command line as it was typed, ready to be typed again."""
-    return shlex.join(["labelwise", *sys.argv[1:]])
+    return quoted("labelwise", *sys.argv[1:])
 
 
 def ask(question: str) -> "Answer | Literal['undo', 'stop']":

@@ -31,9 +31,8 @@ import numpy as np
 from PIL import ExifTags, Image, IptcImagePlugin
 
 from labelwise.base.files import read_regular
-from labelwise.base.names import printable
 from labelwise.base.storage import is_uri
-from labelwise.base.text import counted, one_line_of
+from labelwise.base.text import counted, one_line_of, printable
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.photos.store import Store
 from labelwise.photos.xmp import LARGEST, LISTS, entries, noted

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.base.names import Names, printable
+from labelwise.base.names import Names
+from labelwise.base.text import printable
 from labelwise.errors import ImageError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.labelwise_runtime import upright_rgb

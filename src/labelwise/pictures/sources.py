@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.base.names import Names, printable, real_names
+from labelwise.base.names import Names, real_names
 from labelwise.base.storage import Storage, is_uri, split_address, storage_at
+from labelwise.base.text import printable
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.multiband import Cube, chosen_bands, open_cube, pack_folder

@@ -26,7 +26,7 @@ from labelwise.answers.agreement import LabelAnswers, Tally, require_own
 from labelwise.answers.audit_session import AuditSession, progress, statement
 from labelwise.answers.log import Answer, AnswerLog
 from labelwise.answers.session import EACH_TAG, UseQuestion
-from labelwise.base.names import printable
+from labelwise.base.text import printable
 from labelwise.errors import ImageError, LabelwiseError, SettingsError
 from labelwise.photos.words import QuestionGuide, WordList, asking_order
 from labelwise.pictures import Transform

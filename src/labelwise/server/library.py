@@ -18,8 +18,7 @@ from fastapi import Query as Option
 from numpy.typing import NDArray
 
 from labelwise.answers.session import UseQuestion
-from labelwise.base.names import printable
-from labelwise.base.text import counted
+from labelwise.base.text import counted, printable
 from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.shift import Alarm, audit_order, calibration_alarm

@@ -21,9 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
 from labelwise.answers.log import Answer
-from labelwise.base.names import printable
 from labelwise.base.storage import is_below, is_uri
-from labelwise.base.text import counted, shortened
+from labelwise.base.text import counted, printable, shortened
 from labelwise.decide import Promise, Statement
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models import DeployedModel

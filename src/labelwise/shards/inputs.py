@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.base.names import Names, printable
+from labelwise.base.names import Names
 from labelwise.base.storage import (
     LocalStorage,
     ObjectStorage,
@@ -39,6 +39,7 @@ from labelwise.base.storage import (
     without_options,
 )
 from labelwise.base.table_files import with_text
+from labelwise.base.text import printable
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, one_per_photo
 from labelwise.pictures.sources import (

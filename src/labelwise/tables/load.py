@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.base.storage import is_uri
-from labelwise.base.text import first_line, one_line_of
+from labelwise.base.text import first_line, one_line_of, printable
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import image_files
 from labelwise.tables.boxes import holds_annotated_photos
@@ -175,6 +175,8 @@ def load(
         file = error.filename or text
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
     except (UnicodeError, pa.ArrowException) as error:
+        if printable(text) != text:
+            raise DataError(f"{printable(text)}: its name is not UTF-8; rename it") from None
         is_text = isinstance(error, UnicodeError) or "UTF8" in str(error)
         what = "it holds text that is not Unicode" if is_text else "it cannot be read"
         raise DataError(f"{text}: {what} ({first_line(error)})") from None

@@ -161,6 +161,9 @@ def refuse_twice(source: str | Path, values: Sequence[str], what: str) -> None:
 
 def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
     """Return the numbers of a score file, and the columns ``keep`` as text."""
+    if path.is_dir():
+        file = "the scores of a run are in its folder predictions"
+        raise DataError(f"{path} is a folder; give a file of scores ({file})")
     suffix, source = path.suffix.lower(), str(path)
     if suffix not in (*TABULAR, ".npz"):
         known = ", ".join((*TABULAR, ".npz"))

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelwise.base.names import Names, printable
+from labelwise.base.names import Names
 from labelwise.base.storage import (
     LocalStorage,
     Storage,
@@ -43,7 +43,7 @@ from labelwise.base.storage import (
     storage_at,
     without_options,
 )
-from labelwise.base.text import counted
+from labelwise.base.text import counted, printable
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, find_images
 from labelwise.pictures.sources import (
