@@ -53,7 +53,7 @@ class Scorer:
         from labelwise.learn.predictor import Predictor
 
         torch.set_num_threads(1)
-        predictor = Predictor.load(Path(folder)).fused()
+        predictor = Predictor.load(Path(folder))
         self.model, transform = predictor.model.eval(), predictor.transform
         self.steps = transforms.Compose(
             [

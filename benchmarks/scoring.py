@@ -106,8 +106,7 @@ def plain_transform(transform):
 
 
 def measure_engine(name, count, size):
-    unfused = make_predictor(name)
-    predictor = unfused.fused()  # as `labelwise predict` does
+    predictor = make_predictor(name)
     with tempfile.TemporaryDirectory() as folder:
         source = FileImages(folder, [f"{row}.jpg" for row in range(count)])
         files = [source.path(row) for row in range(count)]
@@ -132,7 +131,7 @@ def measure_engine(name, count, size):
             loader = torch.utils.data.DataLoader(Files(files, plain), 32, num_workers=workers)
             with torch.inference_mode():
                 for images in loader:
-                    unfused.link(unfused.model(images).logits)
+                    predictor.link(predictor.model(images).logits)
 
         ours()
         seconds = {f.__name__: cpu_seconds(f) for f in (ours, by_hand, loader_loop)}
@@ -173,7 +172,7 @@ def main():
     if given.device == "cuda":
         decoders = ("cpu", "cuda") if given.decode == "both" else (given.decode,)
         found = [
-            measure_gpu(make_predictor().fused(), decode, size, given)
+            measure_gpu(make_predictor(), decode, size, given)
             for size in sizes
             for decode in decoders
         ]

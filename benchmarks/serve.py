@@ -198,7 +198,7 @@ def server_times(port: int) -> dict[str, float]:
 
 
 def floor_steps(setting: Setting):
-    predictor = Predictor.load(setting.folder).fused()
+    predictor = Predictor.load(setting.folder)
     transform = predictor.transform
     images = BytesImages([setting.body], ["photo"])
 
@@ -277,7 +277,7 @@ def shares_in_words(shares: dict[str, float]) -> str:
 
 def print_bound(setting: Setting, costs: dict[int, float]) -> float:
     """Return what batches can gain at most: forward passes are all that they make cheaper."""
-    predictor = Predictor.load(setting.folder).fused()
+    predictor = Predictor.load(setting.folder)
     size = predictor.transform.size
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

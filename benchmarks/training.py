@@ -40,7 +40,7 @@ from labelwise.learn.predictor import Model
 from labelwise.pictures.processes import WORTH_STARTING
 from labelwise.pictures.sources import FileImages
 from labelwise.tables.table import LabelTable
-from labelwise.training.execution import GraphedModel, accelerated
+from labelwise.training.execution import accelerated
 from labelwise.training.loader import Batch, Loader
 from labelwise.types import Targets
 
@@ -61,10 +61,9 @@ def our_step(model: Model, device: torch.device, *, compiled: bool) -> Callable[
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=on_gpu
     )
-    network = GraphedModel(model, torch.bfloat16) if on_gpu and not compiled else model
 
     def loss_of(images: Tensor, targets: Targets) -> Tensor:
-        return objective(network(images), targets)
+        return objective(model(images), targets)
 
     loss_of = accelerated(loss_of, precision=torch.bfloat16, compiled=on_gpu and compiled)
 

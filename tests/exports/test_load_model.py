@@ -56,7 +56,7 @@ def test_a_model_in_a_bucket_is_fetched_whatever_its_form(home, model, tmp_path,
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_scores_as_the_model_does_also_in_workers_of_shards(home, model, form, tmp_path):
     same_answers(labelwise.load_model(home / form), model)
-    same_answers(labelwise.load_model(str(home / form)).fused(1000), model)
+    same_answers(labelwise.load_model(str(home / form)).for_many(1000), model)
     pictures(1, (40, 30), seed=1).read(0).save(tmp_path / "0.png")
     task = ScoringTask(str(tmp_path / "out"), ModelFiles.read(home / form), 2, decoders=1)
     assert b"labelwise.cli" not in pickle.dumps(task)

@@ -25,7 +25,7 @@ from labelwise.learn.backbones import (
 )
 from labelwise.learn.backbones.transformers import ImageTower, TowerShape
 from labelwise.learn.methods import make_head
-from labelwise.learn.predictor import Model, fused
+from labelwise.learn.predictor import Model
 from labelwise.pictures import Transform
 
 
@@ -217,48 +217,6 @@ def test_frozen_batch_norm_keeps_statistics_and_lets_the_rest_learn():
     assert backbone.network.layer1.training
     assert backbone.network.bn1.weight.grad is None
     assert backbone.network.layer1[0].conv1.weight.grad is not None
-
-
-def with_statistics(network):
-    torch.manual_seed(1)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for values in (module.running_var, module.weight.data):
-                values.uniform_(0.5, 1.5)
-            for values in (module.running_mean, module.bias.data):
-                values.normal_()
-    return network.eval()
-
-
-@pytest.mark.parametrize("name", ["small-cnn", "resnet10t", "tf_efficientnet_lite0"])
-def test_fused_networks_answer_alike_without_norms(name):
-    network = with_statistics(create_backbone(name, image_size=64))
-    images = torch.randn(2, 3, 64, 64)
-    quick = fused(network, torch.randn(1, 3, 64, 64))
-    assert any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in quick.modules())
-    with torch.no_grad():
-        expected = network(images)
-        atol = 1e-4 * expected.abs().max()
-        torch.testing.assert_close(quick(images), expected, rtol=0, atol=atol)
-
-
-def test_what_is_used_twice_is_not_fused():
-    class Twice(nn.Module):
-        """The output of the convolution goes into the norm and around it."""
-
-        def __init__(self):
-            super().__init__()
-            self.convolution, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-
-        def forward(self, images):
-            features = self.convolution(images)
-            return self.norm(features) + features
-
-    network = with_statistics(Twice())
-    assert fused(network, torch.randn(1, 3, 8, 8)) is network
-    plain = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
-    assert fused(plain, torch.randn(1, 3, 8, 8)) is plain
 
 
 # Weights files and what happens without a network; transforms against timm and torchvision.

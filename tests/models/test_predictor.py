@@ -12,7 +12,7 @@ from tiny_predictor import NAMES, make, pictures
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.methods import make_head
-from labelwise.learn.predictor import FUSED_FROM, Model, Predictor
+from labelwise.learn.predictor import Model, Predictor
 from labelwise.models import HeadSpec
 from labelwise.models.spec import NOT_CALIBRATED, ModelSpec, caution_after
 
@@ -53,16 +53,6 @@ def test_a_network_that_is_being_trained_answers_as_one_that_is_not():
     for found in (one.logits, lambda given: one.embed(given)[0]):
         one.model.train()
         assert torch.equal(found(images), expected)
-
-
-def test_a_predictor_is_fused_for_many_images_and_answers_alike():
-    one = make()
-    one.model.mirrored = True
-    quick = one.fused(FUSED_FROM)
-    assert one.fused(FUSED_FROM - 1) is one
-    assert torch.nn.BatchNorm2d not in map(type, quick.model.modules())
-    answers, expected = quick.predict(pictures()), one.predict(pictures())
-    torch.testing.assert_close(answers.logits, expected.logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])

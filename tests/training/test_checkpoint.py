@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from labelwise.learn.objectives import BCE
 from labelwise.learn.predictor import Model
 from labelwise.models import HeadSpec
 from labelwise.training import checkpoint
-from labelwise.training.execution import GraphedModel, accelerated, compiles
+from labelwise.training.execution import accelerated, compiles
 from labelwise.training.settings import Hardware, OptimizerSettings, ScheduleSettings
 from labelwise.types import DatasetFacts, Targets
 
@@ -287,23 +286,3 @@ def test_the_function_compiles_and_half_precision_is_the_models_alone(model, pre
         lambda images, labels: loss(images, Targets(labels)), backend="eager", fullgraph=True
     )
     torch.testing.assert_close(graph(images, labels), expected)
-
-
-class ForeignLayer(nn.Identity):
-    """A layer of another library, whose Python code a graph would leave out."""
-
-
-@pytest.mark.parametrize("foreign", [True, False])
-def test_only_layers_that_hide_no_python_code_are_captured(foreign, monkeypatch):
-    backbone = create_backbone("small-cnn")
-    model = Model(backbone, LinearHead(backbone.channels, 3))
-    captured = []
-    monkeypatch.setattr(GraphedModel, "_kept", lambda _, images: captured.append(images.shape))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    if foreign:
-        model.head.extra = ForeignLayer()
-    images = torch.randn(2, 3, 32, 32)
-    network = GraphedModel(model.eval(), None)
-    for _ in range(2):
-        torch.testing.assert_close(network(images).logits, model(images).logits)
-    assert captured == ([] if foreign else [images.shape])

@@ -17,7 +17,7 @@ from labelwise.pictures.batches import BatchRows
 from labelwise.tables import LabelTable
 from labelwise.training import loader as pixels
 from labelwise.training.augment import ImageDraws, draw_windows
-from labelwise.training.loader import Batch, DecodingStore, KeptStore, Loader, kept_in_memory
+from labelwise.training.loader import DecodingStore, KeptStore, Loader, kept_in_memory
 
 TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
@@ -98,23 +98,6 @@ def test_an_epoch_shuffles_again_and_a_resumed_one_goes_on_bit_for_bit():
             assert torch.equal(again.images, before.images)
             assert torch.equal(again.targets.labels, before.targets.labels)
     assert not torch.equal(first[0].images, second[0].images)
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_batches_made_together_are_those_made_one_by_one(world, monkeypatch):
-    def epoch() -> list[Batch]:
-        given = {"seed": 4, "augment": "crop-flip+trivial", "rank": world - 1, "world": world}
-        loader = Loader(table(unknown=True), TRANSFORM, batch_size=3, shuffle=True, **given)
-        return list(loader.epoch(2, 1))
-
-    monkeypatch.setattr(pixels, "AT_ONCE", 4 * (3 * 16 * 16 + 4) * 6)
-    together = epoch()
-    monkeypatch.setattr(pixels, "AT_ONCE", 1)
-    for one, other in zip(together, epoch(), strict=True):
-        assert torch.equal(one.images, other.images)
-        assert one.images.is_contiguous(memory_format=torch.channels_last)
-        for name in ("labels", "observed", "index"):
-            assert torch.equal(getattr(one.targets, name), getattr(other.targets, name))
 
 
 def ramps(folder) -> LabelTable:

@@ -256,7 +256,7 @@ def _predict_file(
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
         source = PictureImages(find_photos(images))
-        model: Any = load_model(run, device).fused(len(source))
+        model: Any = load_model(run, device).for_many(len(source))
         names, cautioned = model.space.names, model.caution
         if out is not None:
             require_room(out, len(source) * (BYTES_OF_A_PHOTO + BYTES_OF_A_LABEL * len(names)))

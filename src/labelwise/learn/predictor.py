@@ -1,16 +1,14 @@
 """Predictor: a model with the link and the rule of its answers, saved to a folder and read back."""
 
 from collections.abc import Generator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from labelwise.base.files import replacing, sha256_of
 from labelwise.base.tensors import load_tensors, save_tensors
@@ -40,70 +38,6 @@ from labelwise.pictures import ImageSource, Transform
 from labelwise.pictures.memory import Picture
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs
-
-# Convolutions that do the work of the batch normalisation behind them, for inference alone.
-#
-#     gamma (w * x + b - mean) / sqrt(var + eps) + beta  =  w' * x + b'
-#
-# Which norm follows which convolution is seen in one forward pass. The fused network is then
-# compared with the original: where a convolution's output is used elsewhere too, they differ, and
-# the original is kept.
-
-TOLERANCE = 1e-4  # of the largest output
-
-Module = TypeVar("Module", bound=nn.Module)
-Pair = tuple[nn.Conv2d, nn.BatchNorm2d]
-
-
-def fused(network: Module, example: Tensor) -> Module:
-    """Return a copy of a network in evaluation without batch normalisation behind convolutions."""
-    if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
-        return network
-    copy = deepcopy(network)
-    with torch.no_grad():
-        before, pairs = _watched(copy, example)
-        for convolution, norm in pairs:
-            convolution.weight, convolution.bias = fuse_conv_bn_weights(
-                convolution.weight,
-                convolution.bias,
-                norm.get_buffer("running_mean"),
-                norm.get_buffer("running_var"),
-                norm.eps,
-                norm.weight,
-                norm.bias,
-            )
-        norms = [norm for _, norm in pairs]
-        for name, module in list(copy.named_modules()):
-            if any(module is norm for norm in norms):
-                rest = [getattr(module, part, None) for part in ("drop", "act")]  # of timm's norms
-                kept = nn.Sequential(*(part for part in rest if isinstance(part, nn.Module)))
-                copy.set_submodule(name, kept)
-        apart = (before - copy(example)).abs().max()
-    same = bool(pairs) and bool(apart <= TOLERANCE * before.abs().max().clamp(min=1.0))
-    return copy if same else network
-
-
-def _watched(network: nn.Module, example: Tensor) -> tuple[Tensor, list[Pair]]:
-    """Return the output, and each convolution whose output a batch norm takes, both used once."""
-    made: list[tuple[Any, nn.Conv2d]] = []
-    taken: list[tuple[Any, nn.BatchNorm2d]] = []
-    hooks = []
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            hooks.append(module.register_forward_hook(lambda m, _, out: made.append((out, m))))
-        elif isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
-            hooks.append(module.register_forward_pre_hook(lambda m, x: taken.append((x[0], m))))
-    output: Tensor = network(example)
-    for hook in hooks:
-        hook.remove()
-    convolutions, norms = [m for _, m in made], [m for _, m in taken]
-    pairs = [
-        (convolution, norm)
-        for result, convolution in made
-        for given, norm in taken
-        if given is result and convolutions.count(convolution) == norms.count(norm) == 1
-    ]
-    return output, pairs
 
 
 class Model(nn.Module):
@@ -168,9 +102,6 @@ def _five_crops(images: Tensor) -> list[Tensor]:
     return [large[..., y : y + height, x : x + width] for y, x in places]
 
 
-FUSED_FROM = 64  # images; to fuse an EfficientNet-Lite0 takes as long as it saves on 28
-
-
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """A trained model with the link that makes its logits probabilities and the rule of its sets.
@@ -209,17 +140,8 @@ class Predictor:
     def to(self, device: torch.device | str) -> "Predictor":
         return replace(self, model=self.model.to(device))
 
-    def fused(self, images: int = FUSED_FROM) -> "Predictor":
-        """Return a faster predictor: convolutions do the work of the batch norms behind them."""
-        if self.device.type != "cpu" or images < FUSED_FROM:
-            return self
-        self.model.eval()
-        shape = (1, self.transform.channels, self.transform.size, self.transform.size)
-        example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        backbone = fused(self.model.backbone, example)
-        mirrored, crops = self.model.mirrored, self.model.crops
-        model = Model(backbone, self.model.head, mirrored=mirrored, crops=crops)
-        return replace(self, model=model.eval())
+    def for_many(self, _images: int = 0, /) -> "Predictor":
+        return self  # torch has its threads already
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Return the logits (N, K) of inputs on any device.

@@ -126,7 +126,7 @@ class OnnxModel:
     def promises(self) -> tuple[Mapping[str, Any], ...]:
         return self.facts.promises
 
-    def fused(self, images: int = 0) -> "OnnxModel":
+    def for_many(self, images: int = 0, /) -> "OnnxModel":
         """Return the model for so many images, which threads then answer, one each."""
         return replace(self, threads=1) if images > 1 else self
 

@@ -93,8 +93,8 @@ class DeployedModel(Scorer, Protocol):
     ) -> "Scored":
         """Return the probabilities and label sets of pictures of any kind."""
 
-    def fused(self, images: int = ...) -> "DeployedModel":
-        """Return a model that answers faster, if that is worth it for so many images."""
+    def for_many(self, images: int = ..., /) -> "DeployedModel":
+        """Return the model for so many images, which several threads may bring."""
 
 
 @runtime_checkable

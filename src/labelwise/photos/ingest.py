@@ -462,7 +462,7 @@ def update_index(
             except StorageError as error:
                 changes.refused.append(f"{error}. Nothing was changed")
         if todo:  # else the model need not be read
-            predictor = load_model(run.path, device).fused(len(todo))
+            predictor = load_model(run.path, device).for_many(len(todo))
             if index.embeddings.projection is None and run.path.is_dir():
                 weights = index.spec.weights_sha256
                 if pictures := HeldOutPictures.of_run(run, weights, predictor, watch):

@@ -123,7 +123,7 @@ class ServedModel:
 
     def __init__(self, name: str, folder: RunFolder, device: str) -> None:
         self.name, self.spec = name, spec_of(folder.path)
-        self.predictor = load_model(folder.path, device).fused()
+        self.predictor = load_model(folder.path, device).for_many()
         self.is_of_torch = hasattr(self.predictor, "device")
         if self.predictor.link is None:
             raise LabelwiseError(RANKS)

@@ -172,7 +172,7 @@ class ScoringTask:
     def start(self) -> Callable[[int], ShardRecord]:
         keep_freed_memory()
         with tempfile.TemporaryDirectory() as folder:
-            scorer = load_model(self.model.unpack(Path(folder)), self.device).fused(MANY)
+            scorer = load_model(self.model.unpack(Path(folder)), self.device).for_many(MANY)
         storage = storage_at(self.out)
         link = require_probabilities(scorer)
         names = list(scorer.space.names)

@@ -24,7 +24,9 @@ from math import log
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import affine_grid, conv2d, grid_sample
+from torch.nn.functional import affine_grid, grid_sample
+from torchvision.transforms.functional import autocontrast
+from torchvision.transforms.v2.functional import adjust_sharpness, equalize
 
 from labelwise.errors import SettingsError
 from labelwise.learn.objectives.base import uniforms
@@ -205,7 +207,7 @@ def apply(pixels: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
         "brightness": torch.zeros_like(moved),
         "colour": grey,
         "contrast": grey.float().mean(dim=(1, 2, 3), keepdim=True),
-        "sharpness": blurred(moved),
+        "sharpness": adjust_sharpness(moved, 0.0),
     }
     factor = _each(1 + amount)
     results = {
@@ -216,7 +218,7 @@ def apply(pixels: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
     results["posterise"] = moved // step * step  # only the highest bits are kept
     results["solarise"] = torch.where(moved >= _each(amount), 255 - moved, moved)
     results["autocontrast"] = autocontrast(moved)
-    results["equalise"] = equalise(moved)
+    results["equalise"] = equalize(moved)
     for name, result in results.items():
         moved = torch.where(_each(chosen[name]), result, moved)
     return moved
@@ -259,39 +261,6 @@ def _maps(pixels: Tensor, chosen: dict[str, Tensor], amount: Tensor) -> Tensor:
     for name, entries in moves.items():
         maps = torch.where(chosen[name][:, None], torch.stack(entries, dim=1), maps)
     return maps.view(-1, 2, 3)
-
-
-def blurred(pixels: Tensor) -> Tensor:
-    """Return each inner pixel as the mean of its nine, itself counted five times; edges stay."""
-    if min(pixels.shape[2:]) <= 2:
-        return pixels
-    kernel = torch.full((3, 1, 3, 3), 1 / 13, device=pixels.device)
-    kernel[:, :, 1, 1] = 5 / 13
-    result = pixels.clone()
-    result[:, :, 1:-1, 1:-1] = conv2d(pixels.float(), kernel, groups=3).round_().to(torch.uint8)
-    return result
-
-
-def autocontrast(pixels: Tensor) -> Tensor:
-    """Return each channel stretched to 0..255; a channel of one value stays."""
-    low = pixels.amin(dim=(2, 3), keepdim=True).float()
-    high = pixels.amax(dim=(2, 3), keepdim=True).float()
-    flat = low == high
-    scale = torch.where(flat, 1.0, 255 / (high - low))
-    return ((pixels - torch.where(flat, 0.0, low)) * scale).clamp_(0, 255).to(torch.uint8)
-
-
-def equalise(pixels: Tensor) -> Tensor:
-    """Return each channel with its histogram flattened."""
-    values = pixels.flatten(2).long()  # (B, 3, H W)
-    counts = torch.zeros((*values.shape[:2], 256), dtype=torch.int64, device=pixels.device)
-    counts.scatter_add_(2, values, torch.ones_like(values))
-    highest = values.amax(dim=2, keepdim=True)
-    step = (values.shape[2] - counts.gather(2, highest)) // 255  # (B, 3, 1)
-    below = counts.cumsum(2) - counts  # pixels darker than each value
-    table = ((below + step // 2) // step.clamp(min=1)).clamp_(0, 255)
-    table = torch.where(step == 0, torch.arange(256, device=pixels.device), table)
-    return table.gather(2, values).to(torch.uint8).view(pixels.shape)
 
 
 def amounts(operation: Tensor, level: Tensor, sign: Tensor, largest: Ranges) -> Tensor:

@@ -12,11 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
@@ -24,13 +23,11 @@ from labelwise.base.distributed import rank, world_size
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.pictures.prefetch import available_cores
 from labelwise.training.settings import Hardware, Precision
-from labelwise.types import Outputs, Targets
+from labelwise.types import Targets
 
 WORTH_COMPILING = 6000  # steps: EfficientNet-Lite0 on an H200 compiles in 30 s, saves 5 ms a step
 
 LossFunction = Callable[[Tensor, Targets], Tensor]
-CAPTURED = ("labelwise", "timm", "torch", "torchvision")  # libraries whose layers are captured
-WARMING = 3  # passes before a capture, in which libraries choose their kernels
 
 
 @contextmanager
@@ -104,100 +101,6 @@ def accelerated(
         return run(images, targets.labels, targets.observed, targets.index)
 
     return loss
-
-
-class GraphedModel:
-    """A network whose forward and backward pass are captured as CUDA graphs with its first batch.
-
-    Gradients are written to the same memory each time, so each backward pass must end a step.
-    Batches of other shapes, networks with layers of other libraries, whose Python code a graph
-    would leave out, and networks that wait for the GPU are computed kernel by kernel.
-    """
-
-    def __init__(self, model: nn.Module, precision: torch.dtype | None) -> None:
-        self.model, self.precision = model, precision
-        self.shape: torch.Size | None = None  # of the images that are replayed
-        self.replay: Callable[[Tensor], Outputs] | None = None
-        layers = (type(layer).__module__.partition(".")[0] for layer in model.modules())
-        self.known = all(library in CAPTURED for library in layers)
-
-    def __call__(self, images: Tensor) -> Outputs:
-        if self.known and self.shape is None:
-            self.shape = images.shape
-            with torch.cuda.device(images.device):
-                self.replay = self._kept(images)
-        if self.replay is None or images.shape != self.shape:
-            outputs: Outputs = self.model(images)
-            return outputs
-        return self.replay(images)
-
-    def _kept(self, images: Tensor) -> Callable[[Tensor], Outputs] | None:
-        before = [buffer.clone() for buffer in self.model.buffers()]
-        drawn = torch.cuda.get_rng_state()
-        try:
-            return self._captured(images)
-        except RuntimeError:
-            return None
-        finally:
-            torch.cuda.synchronize()
-            for buffer, value in zip(self.model.buffers(), before, strict=True):
-                buffer.data.copy_(value)
-            torch.cuda.set_rng_state(drawn)
-
-    def _captured(self, images: Tensor) -> Callable[[Tensor], Outputs]:
-        held = images.clone(memory_format=torch.preserve_format)
-        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        names: list[str] = []
-
-        def forward() -> list[Tensor]:
-            kind = self.precision or torch.bfloat16
-            enabled = self.precision is not None
-            with torch.autocast("cuda", kind, enabled=enabled, cache_enabled=False):
-                outputs: Outputs = self.model(held)
-            names[:] = outputs.aux
-            return [outputs.logits, *outputs.aux.values()]
-
-        def backward(values: list[Tensor], slopes: list[Tensor]) -> tuple[Tensor | None, ...]:
-            given = [pair for pair in zip(values, slopes, strict=True) if pair[0].requires_grad]
-            ends, starts = zip(*given, strict=True)
-            return torch.autograd.grad(ends, weights, starts, allow_unused=True)
-
-        current, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(current)
-        with torch.cuda.stream(beside), catch_warnings():
-            simplefilter("ignore")  # the first product of a thread warns that it starts CUDA there
-            for _ in range(WARMING):
-                values = forward()
-                slopes = [torch.zeros_like(value) for value in values]
-                backward(values, slopes)
-                del values
-        current.wait_stream(beside)
-        ahead, back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(ahead, capture_error_mode="thread_local"):
-            values = forward()
-        with torch.cuda.graph(back, pool=ahead.pool(), capture_error_mode="thread_local"):
-            gradients = backward(values, slopes)
-        values = [value.detach() for value in values]  # let go of nodes made in another stream
-
-        class Replayed(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, images: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-                held.copy_(images)
-                ahead.replay()
-                return tuple(value.detach() for value in values)
-
-            @staticmethod
-            def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
-                for slope, value in zip(slopes, given, strict=True):
-                    slope.copy_(value)
-                back.replay()
-                return None, *(None if one is None else one.detach() for one in gradients)
-
-        def replayed(images: Tensor) -> Outputs:
-            logits, *aux = Replayed.apply(images, *weights)  # type: ignore[no-untyped-call]
-            return Outputs(logits, dict(zip(names, aux, strict=True)))
-
-        return replayed
 
 
 # The processes of a run: one per device, which meet before the run begins and fail together.

@@ -45,7 +45,6 @@ CPU = torch.device("cpu")
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory
 MEMORY_SHARE = 1 / 16  # of the host's memory, for pictures that are looked at after each epoch
-AT_ONCE = 1 << 25  # bytes of the float32 inputs and labels that are made at once
 ROOMY = 1.5  # times the side of the input is kept of pictures that windows are cut from
 
 # A store has ``batches(requests)``: the inputs of each, pixels (B, C, H, W) in channels-last
@@ -202,7 +201,8 @@ class Loader:
         rows = order[places]
         self.table.images.will_read(rows)
         index, here = (torch.from_numpy(values).to(self.device) for values in (rows, places))
-        groups = self._groups([stop - first for first, stop in spans])
+        starts = np.cumsum([0, *(stop - first for first, stop in spans)]).tolist()
+        batches = [slice(first, stop) for first, stop in pairwise(starts)]
         streams = self.cuts_windows and isinstance(self._store, DecodingStore)
 
         def windows(some: slice) -> Windows:
@@ -210,27 +210,11 @@ class Loader:
 
         requests = (  # a stream cuts windows while it decodes
             BatchRows(rows[some], windows(some).one if streams else None, index[some])
-            for some, _ in groups
+            for some in batches
         )
-        for (some, batches), values in zip(groups, self._store.batches(requests), strict=True):
+        for some, values in zip(batches, self._store.batches(requests), strict=True):
             images = self._images(values, index[some], ImageDraws(key, here[some]))
-            targets = self._targets(rows[some], index[some])
-            for batch in batches:
-                yield Batch(images[batch], targets.rows(batch))
-
-    def _groups(self, sizes: list[int]) -> list[tuple[slice, list[slice]]]:
-        """Per group of batches made at once: its rows of the epoch, and each batch's rows of it."""
-        at_once = 1  # where fetching a batch takes time
-        if isinstance(self._store, KeptStore) and isinstance(self._store.values, Tensor):
-            numbers = self._store.values[0].numel() + len(self.table.space)
-            at_once = max(1, AT_ONCE // (4 * numbers) // self.batch_size)
-        groups, first = [], 0
-        for begin in range(0, len(sizes), at_once):
-            ends = np.cumsum([0, *sizes[begin : begin + at_once]]).tolist()
-            batches = [slice(start, stop) for start, stop in pairwise(ends)]
-            groups.append((slice(first, first + ends[-1]), batches))
-            first += ends[-1]
-        return groups
+            yield Batch(images, self._targets(rows[some], index[some]))
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ with them everything else, depend on the settings and the position alone.
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import isfinite
 from types import FrameType
@@ -32,7 +32,6 @@ from labelwise.training.checkpoint import (
     set_rate,
 )
 from labelwise.training.execution import (
-    GraphedModel,
     LossFunction,
     accelerated,
     autocast_type,
@@ -42,7 +41,7 @@ from labelwise.training.inference import higher_is_better, infer_logits, validat
 from labelwise.training.loader import Batch, Loader, kept_in_memory
 from labelwise.training.loggers import opened_loggers
 from labelwise.training.prepare import Training
-from labelwise.types import Outputs, Targets
+from labelwise.types import Targets
 
 SAVING_SHARE = 0.1  # of the time, at most, is spent on the checkpoints of short epochs
 
@@ -88,9 +87,7 @@ class Loop:
         # The model as a step calls it: itself, or wrapped for data parallelism.
         self.model: nn.Module = model
         if self.world > 1 and self.device.type == "cuda":
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(side):  # as CUDA graphs of a wrapped model require
-                self.model = DistributedDataParallel(model, device_ids=[self.device.index])
+            self.model = DistributedDataParallel(model, device_ids=[self.device.index])
         elif self.world > 1:
             self.model = DistributedDataParallel(model)
         self.loss_of = self._loss_function()
@@ -112,10 +109,9 @@ class Loop:
 
     def _loss_function(self) -> LossFunction:
         settings, objective = self.training.settings, self.state.objective
-        network: Callable[[Tensor], Outputs] = self.model
 
         def loss_of(images: Tensor, targets: Targets) -> Tensor:
-            loss: Tensor = objective(network(images), targets)
+            loss: Tensor = objective(self.model(images), targets)
             return loss
 
         hardware, fixed = settings.hardware, settings.deterministic
@@ -126,9 +122,6 @@ class Loop:
             self.watch.say(why)
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
-        elif self.device.type == "cuda" and self.world == self.recipe.accumulate == 1 and not fixed:
-            # whether replayed kernels give a deterministic run its bits was not tried
-            network = GraphedModel(self.model, self.precision)
         return accelerated(loss_of, precision=self.precision, compiled=compiled)
 
     def run(self) -> Model:
