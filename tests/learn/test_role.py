@@ -192,24 +192,3 @@ def test_the_table_in_memory_stays_off_the_device_and_out_of_the_optimiser():
         moments = objective.table.moments
         assert (moments.device.type, moments.dtype) == place
         assert not list(objective.parameters())
-
-
-def test_rows_of_0_2_as_of_their_last_visit_are_brought_up_to_date():
-    objective = ROLE(N, K, 1.5)
-    table, weight, optimizer = objective.table, None, None
-    records, rates = torch.zeros(N, 3 * K + 1), torch.zeros(2 * N + 160, dtype=torch.float64)
-    for step, index in enumerate(batches(STEPS), 1):
-        so_far = {"start": step - 1, "weight": weight, "optimizer": optimizer}
-        weight, optimizer = train(objective, step, **so_far)
-        records[index, :-1] = table.moments[:, index].transpose(0, 1).flatten(1)
-        records[index, -1], rates[step] = step + 1.0, 10 * rate(step - 1)
-    old = {"records": records, "rates": rates, "clock": table.clock}
-    again, second = ROLE(N, K, 1.5), ROLE(N, K, 1.5)
-    again.load_state_dict({f"table.{name}": value for name, value in old.items()})
-    for name, value in table.state_dict().items():
-        torch.testing.assert_close(again.table.state_dict()[name], value, rtol=1e-6, atol=1e-7)
-    assert second.start_from({f"table.{name}": value for name, value in old.items()})
-    met = table.seen.nonzero().flatten()
-    torch.testing.assert_close(second.estimates(met), objective.estimates(met))
-    with pytest.raises(RuntimeError, match=r"size mismatch for table\.moments"):
-        ROLE(4, 2, 1.0).load_state_dict({f"table.{name}": value for name, value in old.items()})

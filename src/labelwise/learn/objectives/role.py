@@ -27,7 +27,7 @@ For the first two call ``objective.step(lr)`` after each optimiser step.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -144,28 +144,6 @@ class MovedEstimates(nn.Module):
         self.moments[0, rows] = logits_of(probs).to(self.moments)
         self.seen[rows] = True
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
-    ) -> None:
-        if prefix + "records" in state_dict:
-            self._read_records(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
-
-    def _read_records(self, state: dict[str, Any], prefix: str) -> None:
-        """Take rows (theta, m, v, visit) of 0.2, each as of its last visit, up to the clock."""
-        records, rates = (state.pop(prefix + name).cpu() for name in ("records", "rates"))
-        clock = int(state[prefix + "clock"])
-        visit = records[:, -1].long()
-        moments = records[:, :-1].unflatten(1, (3, -1)).transpose(0, 1).contiguous()
-        last = torch.where(visit > 0, visit - 1, clock)
-        still = torch.zeros_like(moments[0])
-        for step in range(int(last.min()) + 1, clock + 1):
-            moved = adam_step(moments, still, step, float(rates[step % len(rates)]))
-            moments = torch.where((step > last).unsqueeze(1), moved, moments)
-        begin = self.start.logits(torch.arange(len(visit)), moments.shape[2])
-        moments[0] = torch.where((visit > 0).unsqueeze(1), moments[0], begin)
-        state |= {prefix + "moments": moments, prefix + "seen": visit > 0}
-
 
 def new_table(kind: Table, shape: tuple[int, int], start: Start) -> DenseEstimates | MovedEstimates:
     """Return the estimates of a training set before its first batch."""
@@ -239,7 +217,7 @@ class ROLE(Objective):
     def start_from(self, state: Mapping[str, Tensor]) -> bool:
         """Take over the estimates of an earlier run, at rest and clipped to [1e-5, 1 - 1e-5]."""
         own = part_of(state, "table")
-        if not own.keys() & {"moments", "records", "theta"}:  # of another method
+        if not own.keys() & {"moments", "theta"}:  # of another method
             return False
         earlier = new_table("dense" if "theta" in own else "memory", self.shape, Start())
         earlier.load_state_dict(own)
