@@ -29,7 +29,7 @@ from labelwise.answers.log import now
 from labelwise.base.files import MOST_FACTS, read_regular, write_text
 from labelwise.base.progress import Watch
 from labelwise.base.storage import StorageError, is_uri
-from labelwise.decide import Evidence, Rule, Threshold
+from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link, check_log_probs
 from labelwise.models.spec import MODEL_FILE, ModelSpec, require_fit
@@ -418,10 +418,6 @@ class Index(AbstractContextManager["Index", None]):
         return float(np.exp(self.odds(self.space.column(label)).log_p[row]))
 
     def given(self, label: int) -> NDArray[np.bool_]:
-        rule = self.spec.made_rule
-        if isinstance(rule, Threshold):
-            value = rule.value if isinstance(rule.value, float) else rule.value[label]
-            return np.asarray(np.exp(self.odds(label).log_p) >= value)
         state = (len(self), self.spec, self.store.corrections())  # others may write, too
         if self._sets is None or self._sets[0] != state:
             parts = [np.empty((0, len(self.space)), np.bool_)]

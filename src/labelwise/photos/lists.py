@@ -105,7 +105,7 @@ NOTE = "receipt"
 OLD_TABLE = "receipts"
 RECEIPT_FIELDS = ("number", "query", "photos", "weights", "link", "held_out", "who", "at")
 FIELDS = (*RECEIPT_FIELDS, "promise", "seed", "withdraws", "rows")
-OF_TAGS = "tags {"  # how the name of a receipt of tags begins, in indexes of 0.2
+OF_TAGS = "tags {"  # how the name of a receipt of tags begins, of which 0.2 had some
 
 Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query
 
@@ -124,15 +124,6 @@ class Receipt:
     who: str
     at: str
     withdrawn: bool = False
-
-    @property
-    def is_of_tags(self) -> bool:
-        return self.query.startswith(OF_TAGS)
-
-    @property
-    def title(self) -> str:
-        tags = json.loads(self.query.removeprefix("tags ")) if self.is_of_tags else ()
-        return f"tags of {', '.join(tags)}" if tags else self.query
 
     def spec(self) -> dict[str, Any]:
         return {**vars(self), "promise": {**self.promise.spec(), "text": str(self.promise)}}
@@ -202,11 +193,13 @@ def carry_receipts(before: Store, index: Index) -> None:
 
 
 def receipts_of(index: Index) -> list[Receipt]:
-    """Return every receipt, in order."""
+    """Return every receipt of a list, in order."""
     lines = _lines(index.store)
     withdrawn = {line["withdraws"] for line in lines}
     return [
-        _receipt(line, line["number"] in withdrawn) for line in lines if line["promise"] is not None
+        _receipt(line, line["number"] in withdrawn)
+        for line in lines
+        if line["promise"] is not None and not line["query"].startswith(OF_TAGS)
     ]
 
 
@@ -290,7 +283,7 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
 
 
 def _standing(index: Index) -> list[Receipt]:
-    return [own for own in receipts_of(index) if not own.withdrawn and not own.is_of_tags]
+    return [own for own in receipts_of(index) if not own.withdrawn]
 
 
 def write_list_questions(index: Index, path: Path, each: int) -> int:
@@ -316,7 +309,7 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
 
     A photo that was answered twice is right if it is both times.
     """
-    queries = sorted({receipt.query for receipt in receipts_of(index) if not receipt.is_of_tags})
+    queries = sorted({receipt.query for receipt in receipts_of(index)})
     answers: dict[str, dict[int, bool]] = {}
     for place, photo, answer, cells in read_answered(path):
         if "query" not in cells and len(queries) > 1:

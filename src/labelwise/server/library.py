@@ -383,9 +383,7 @@ class Library:
         for receipt in reversed(receipts_of(self.index)):
             verdict, promise = verified.by_number.get(receipt.number), receipt.promise
             told = "an answer it rests on was taken back"  # where it was withdrawn
-            if receipt.is_of_tags:
-                told = "tags are no longer checked against answers"
-            facts = vars(receipt) | {"query": receipt.title, "kind": promise.kind}
+            facts = vars(receipt) | {"kind": promise.kind}
             facts |= {"text": str(promise), "method": promise.test, "listed": promise.listed or 0}
             facts["verdict"] = "cannot tell" if verdict is None else verdict.verdict
             facts["told"] = told if verdict is None else str(verdict)
