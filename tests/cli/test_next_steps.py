@@ -153,6 +153,7 @@ def test_what_is_named_about_photos_runs(folder):
     verbs = {line.split()[1] for line in lines}
     assert verbs == {"index", "search", "tag", "audit"}
     follow("labelwise count 'my index' dog --ask 5 -o 'a b.csv'")
+    follow("labelwise count 'my index' dog --ask 6 --by folder -o 'by folder.csv'")
     lines = follow(
         "labelwise count 'my index' dog",
         "labelwise audit 'my index' dog --top 5",

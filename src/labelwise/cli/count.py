@@ -22,7 +22,7 @@ from labelwise.cli.arguments import (
     Who,
     option,
 )
-from labelwise.cli.command import app, refuse, verb
+from labelwise.cli.command import app, as_typed, refuse, verb
 from labelwise.cli.text import (
     ask as ask_person,
 )
@@ -155,7 +155,8 @@ def count(
                 write_questions(index, sample, Path(out))
                 drawn = f"{counted(len(sample.photos), 'photo')} drawn at random on {sample.at}"
                 say(f"{out}: {drawn}; fill in yes, no or unsure for each, and give it back")
-                next_steps(f"count {named} --answers {quoted(out)}")
+                same = as_typed("by", "table", "distinct", "who")  # else it is another sample
+                next_steps(f"count {named}{same} --answers {quoted(out)}")
                 return
             session = SampleAnswers(index, asked, sample, who=who)
             if not _asked(session, str(asked)):
@@ -170,7 +171,8 @@ def count(
         save_estimate_chart([*estimate.groups, estimate.total], str(asked), plot)
         say(f"the chart: {plot}")
     if folders > 1:
-        next_steps(f"count {named} --ask {max(50, 10 * folders)} --by folder")
+        same = as_typed("distinct", "who")
+        next_steps(f"count {named}{same} --ask {max(50, 10 * folders)} --by folder")
 
 
 def _count_calls(
