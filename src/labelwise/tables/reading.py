@@ -1263,9 +1263,11 @@ def reads_as_columns(names: Sequence[str]) -> bool:
 
     >>> [reads_as_columns([name]) for name in ("dog", "row", "group", "patient")]
     [True, True, False, False]
+    >>> reads_as_columns(["cat", "dog"])
+    True
     """
-    beside = "cat" if "dog" in names else "dog"
-    header = ("path", beside, *names, "split")
+    beside = [name for name in ("dog", "cat") if name not in names][:1]
+    header = ("path", *beside, *names, "split")
     rows = {"path": ("1.png", "2.png"), "split": ("train", "test")}
     table = [
         Cells(column, place, Counter(rows.get(column, ("1", "0"))))
@@ -1279,7 +1281,7 @@ def reads_as_columns(names: Sequence[str]) -> bool:
         layout = find_columns(header, "", columns, ignore, True, one_hot=options.get("one_hot"))
     except DataError:
         return False
-    return clear and layout.one_hot == (beside, *names)
+    return clear and layout.one_hot == (*beside, *names)
 
 
 def reads_as_lists(names: Sequence[str], several: bool, nested: bool) -> bool:
