@@ -686,7 +686,7 @@ def test_what_failed_or_cannot_be_shown_is_left_out_and_said(tmp_path):
         ("a.csv", "path,labels\na,\n", "the table has no labels"),
         ("a.json", '[{"image_id": 1, "category_id": 1}]', "--data instances.json"),
         ("a.json", '[{"data": {}, "predictions": [1]}]', "'data' must name an 'image'"),
-        ("a.json", '[{"data": {"image": "a"}, "predictions": [1]}]', "must be a list of objects"),
+        ("a.json", '[{"data": {"image": "a"}, "predictions": [1]}]', "there is no tag in it"),
         ("a.json", "[" * 9999, "not JSON"),
         ("a.txt", "", "is empty"),
     ],

@@ -189,7 +189,7 @@ def test_a_group_column_is_read_and_follows_its_rows(tmp_path):
     assert table.part("y").groups is None  # each photo is its own
     assert table.predictions.groups.count == 3
     path.write_text(GROUPED.replace("p2", " "))
-    with pytest.raises(DataError, match=r"row 3 \(id 'c'\): every row needs a group, or none"):
+    with pytest.raises(DataError, match=r"row 3 has no 'group'; give it one"):
         read_scores(path, "logits")
     path.write_text(GROUPED.replace("p3", "p1"))
     with pytest.raises(DataError, match="1 group can be found on both sides, first 'p1': what is"):

@@ -185,13 +185,22 @@ def test_files_that_are_not_there_or_not_tables(tmp_path):
     [
         ({"labels": np.zeros((2, 2))}, "there are no scores"),
         ({"score": np.zeros((2, 2))}, "unknown array 'score'; did you mean 'scores'"),
-        ({"scores": np.zeros(3)}, r"scores must be a matrix .*\(3,\)"),
-        ({"scores": np.zeros((2, 2)), "labels": np.zeros((2, 3))}, r"labels must have shape"),
-        ({"scores": np.zeros((2, 2)), "names": np.array(["a"])}, "names must be 2 texts"),
+        ({"scores": np.zeros(3)}, r"scores must be numbers \(N, D\), got float64 \(3,\)"),
+        (
+            {"scores": np.zeros((2, 2)), "labels": np.zeros((2, 3))},
+            r"labels must be numbers \(2, 2\)",
+        ),
+        (
+            {"scores": np.zeros((2, 2)), "names": np.array(["a"])},
+            r"names must be texts or integers \(2,\)",
+        ),
         ({"scores": np.zeros((2, 2)), "ids": np.array(["a", "a"])}, "id 'a' is there twice"),
         ({"scores": np.zeros((2, 2)), "labels": np.full((2, 2), -1)}, "got -1 for 'label-0'"),
         ({"scores": np.zeros((0, 2)), "labels": np.zeros((0, 2))}, "no rows"),
-        ({"scores": np.zeros((1, 1)), "names": np.array([{}], object)}, "never read; store text"),
+        (
+            {"scores": np.zeros((1, 1)), "names": np.array([{}], object)},
+            "numpy text are read, never Python",
+        ),
     ],
 )
 def test_bad_arrays_are_named(tmp_path, arrays, words):

@@ -46,9 +46,15 @@ def test_coco_keeps_category_order_and_reviewed_empty_images(folder):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"images": None}, "must have a list 'images'"),
-        ({"images": [{"id": "9", "file_name": "a"}]}, "entry 1 of 'images' must have 'id' as int"),
-        ({"annotations": [{"image_id": 7, "category_id": 1}]}, "annotation 1 must name an image"),
+        ({"images": None}, "'images': input should be a valid array"),
+        (
+            {"images": [{"id": "9", "file_name": "a"}]},
+            "images.0.id': .* valid integer",
+        ),
+        (
+            {"annotations": [{"image_id": 7, "category_id": 1}]},
+            "file by their ids, got 7",
+        ),
         ({"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}, "category id .* once"),
         ({"categories": [{"id": 90, "name": "a"}, {"id": 1, "name": "a"}]}, "distinct, got 'a'"),
     ],

@@ -13,10 +13,12 @@ from labelwise.errors import DataError
 TEXT_AT = re.compile(r"^Invalid UTF8 sequence at string index (\d+)")
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def write_csv(
+    path: Path, header: Sequence[str], rows: Iterable[Sequence[object]], delimiter: str = ","
+) -> None:
     """Write a table, whole or not at all; no text is a formula, None is an empty cell."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
+        table = csv.writer(file, delimiter=delimiter)
         table.writerow(_cells(header))
         table.writerows(map(_cells, rows))
 

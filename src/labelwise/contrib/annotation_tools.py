@@ -17,7 +17,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -33,9 +33,8 @@ from labelwise.errors import DataError
 from labelwise.pictures.decode import find_images
 from labelwise.pictures.sources import FileImages
 from labelwise.tables.export import json_rows
-from labelwise.tables.rows import AllBut, from_rows, inner, parse_xml, read_json, read_xml
+from labelwise.tables.rows import AllBut, from_rows, inner, parse_xml, read_as, read_json, read_xml
 from labelwise.tables.table import SPLIT_WORDS, LabelSets, LabelTable
-from labelwise.types import nearest
 
 # Addresses of Label Studio's images:
 #
@@ -63,7 +62,11 @@ class ImageFolder:
 
     def path_of(self, image: str) -> str:
         """Return the path of an image, below the folder where its address says no more."""
-        parts = urlparse(image)
+        try:
+            parts = urlparse(image)
+        except ValueError as error:
+            rule = f"'image' must be a path or an address, got {image!r:.80}"
+            raise DataError(f"{rule} ({error})") from None
         given = parse_qs(parts.query).get("d")
         if parts.path.endswith("local-files/") and given:
             return given[0]
@@ -412,77 +415,92 @@ TOOLS: dict[str, tuple[str, Write | None, bool]] = {
 
 
 FOLDERS_UP = re.compile(r"\.\.(/\.\.)*")
-CVAT_STATES = ("present", "absent", "unknown", "predicted")
+CVAT_STATES = (None, "present", "absent", "unknown", "predicted")
 CVAT_SHAPES = {"box", "cuboid", "ellipse", "mask", "points", "polygon", "polyline", "skeleton"}
 
 
-# Of a photo: its place in the file in words, its path, the labels that are present, those that are
-# unknown (None: nothing is known of the photo), and its split.
-Photo = tuple[str, str, list[str], list[str] | None, Any]
+@dataclass
+class Result:
+    """One region or choice of Label Studio: its kind, the control it is of, its values."""
+
+    type: str = ""
+    from_name: str | None = None
+    value: dict[str, Any] = field(default_factory=dict)
+    score: float | None = None
+
+    def labels(self, where: str) -> list[str]:
+        """Return the choices, or the labels of a marked object: rectanglelabels and the like."""
+        is_labels = self.type == "choices" or self.type.endswith("labels")
+        return _words(self.value.get(self.type), where) if is_labels else []
+
+
+@dataclass
+class Annotation:
+    """What a person marked in a task, or a model."""
+
+    result: list[Result] = field(default_factory=list)
+    was_cancelled: bool | None = False
+    score: float | None = None
+
+
+@dataclass
+class LabelTask:
+    """A photo in Label Studio, what people said of it, and what models did."""
+
+    id: int | str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    annotations: list[Annotation] = field(default_factory=list)
+    completions: list[Annotation] = field(default_factory=list)  # of early versions
+    predictions: list[Annotation | int] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def image(self, where: str) -> str:
+        """Return the address of its image."""
+        image = self.data.get("image") or self.data.get("img")
+        if not isinstance(image, str):
+            way_out = "export from Label Studio as JSON, not as JSON-MIN"
+            raise DataError(f"{where}: 'data' must name an 'image'; {way_out}")
+        return image
+
+
+def read_tasks(path: Path) -> list[tuple[str, LabelTask]]:
+    """Return the tasks of a Label Studio JSON file, each with its place in words."""
+    tasks = read_as(path, list[LabelTask])
+    if not tasks:
+        raise DataError(f"{path}: a Label Studio file must be a list of tasks")
+    return [
+        (f"{path.name}, task {number if task.id is None else task.id!r:.40}", task)
+        for number, task in enumerate(tasks, 1)
+    ]
 
 
 def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTable:
     """Return the tasks of a Label Studio JSON file with an image and choices."""
-    tasks = read_json(path)
-    if not isinstance(tasks, list) or not tasks:
-        raise DataError(f"{path}: a Label Studio file must be a list of tasks")
-    up = inner(tasks[0], "meta", "root")  # how many folders up addresses begin
-    above = isinstance(up, str) and FOLDERS_UP.fullmatch(up)
-    images = ImageFolder(Path(root or (path.parent / up if above else path.parent)))
-    rows: list[Photo] = []
-    names: list[str] | None = None
-    for number, task in enumerate(tasks, 1):
-        if not isinstance(inner(task, "data"), dict):
-            raise DataError(
-                f"{path.name}, task {number}: must be an object with 'data'; export from Label "
-                "Studio as JSON, not as JSON-MIN"
-            )
-        where = f"{path.name}, task {task.get('id', number)!r:.40}"
-        if names is None and isinstance(inner(task, "meta", "labels"), list):
-            names = _words(task["meta"]["labels"], where)
-        listed = task.get("annotations", task.get("completions", []))
-        if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-            raise DataError(f"{where}: 'annotations' must be a list of objects")
-        done = [annotation for annotation in listed if not annotation.get("was_cancelled")]
-        results = done[-1].get("result", []) if done else []
-        if not isinstance(results, list):
-            raise DataError(f"{where}: 'result' must be a list")
-        present: list[str] = []
-        unknown: list[str] = []
-        for result in results:
-            words = unknown if inner(result, "from_name") == "unknown" else present
-            words += chosen_labels(result, where)
-        photo, split = images.path_of(image_of_task(task, where)), task["data"].get("split")
-        rows.append((where, photo, present, unknown if done else None, split))
-    return _table(rows, names, path, images.root)
+    tasks = read_tasks(path)
+    up = tasks[0][1].meta.get("root")  # how many folders up addresses begin
+    shifted = isinstance(up, str) and FOLDERS_UP.fullmatch(up)
+    images = ImageFolder(Path(root or (path.parent / str(up) if shifted else path.parent)))
+    names = next((task.meta["labels"] for _, task in tasks if "labels" in task.meta), None)
+    present: list[list[str]] = []
+    unknown: list[Sequence[str]] = []
+    for where, task in tasks:
+        done = [made for made in task.annotations or task.completions if not made.was_cancelled]
+        results = done[-1].result if done else []
+        named = [(each.from_name == "unknown", each.labels(where)) for each in results]
+        present.append([word for is_hidden, words in named if not is_hidden for word in words])
+        hidden = [word for is_hidden, words in named if is_hidden for word in words]
+        unknown.append(hidden if done else AllBut())
+    return from_rows(
+        (images.root, [images.path_of(task.image(where)) for where, task in tasks]),
+        present,
+        name=path.stem,
+        names=None if names is None else _words(names, path.name),
+        unknown=unknown,
+        split=[task.data.get("split") for _, task in tasks],
+    )
 
 
-def image_of_task(task: Any, where: str) -> str:
-    """Return the address of the image of a task of Label Studio."""
-    image = inner(task, "data", "image") or inner(task, "data", "img")
-    if not isinstance(image, str):
-        raise DataError(f"{where}: 'data' must name an 'image'")
-    try:
-        urlparse(image)
-    except ValueError as error:
-        raise DataError(
-            f"{where}: 'image' must be a path or an address, got {image!r:.80} ({error})"
-        ) from None
-    return image
-
-
-def chosen_labels(result: Any, where: str) -> list[str]:
-    """Return the labels of a result of Label Studio: choices, or those of a marked object.
-
-    Objects have the type rectanglelabels, polygonlabels, brushlabels and the like.
-    """
-    kind = inner(result, "type")
-    if not isinstance(kind, str) or not (kind == "choices" or kind.endswith("labels")):
-        return []
-    return _words(inner(result, "value", kind), where)
-
-
-def _words(value: Any, where: str) -> list[str]:
+def _words(value: object, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
         raise DataError(f"{where}: choices must be a list of names, got {value!r:.60}")
     return value
@@ -490,38 +508,50 @@ def _words(value: Any, where: str) -> list[str]:
 
 def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
     """Return the tags and the labels of the shapes of a "CVAT for images" XML file."""
-    tree = read_xml(path)
-    if tree.tag != "annotations":
-        raise DataError(f"{path}: a CVAT file must begin with <annotations>, got <{tree.tag:.40}>")
+    tree = read_xml(path, "annotations")
     names = [(label.findtext("name") or "").strip() for label in tree.findall(".//labels/label")]
-    rows: list[Photo] = []
-    for number, image in enumerate(tree.findall("image"), 1):
-        where = f"{path.name}, image {image.get('id', number)}"
-        name = image.get("name")
-        if not name:
-            raise DataError(f"{where}: must have a name")
-        present: list[str] = []
-        unknown: list[str] = []
-        for tag in image.findall("tag"):
-            label = (tag.get("label") or "").strip()
-            if not label:
-                raise DataError(f"{where}: every tag must have a label")
-            states = [a.text for a in tag.findall("attribute") if a.get("name") == "state"]
-            if states not in ([], *([state] for state in CVAT_STATES)):
-                raise DataError(
-                    f"{where}: the state of the tag {label!r} must be {', '.join(CVAT_STATES)} or "
-                    f"none, got {', '.join(map(repr, states)):.60}"
-                )
-            if states in (["unknown"], ["predicted"]):
-                unknown.append(label)
-            elif states != ["absent"]:
-                present.append(label)
-        shapes = (shape for shape in image if shape.tag in CVAT_SHAPES)
-        present += [label for shape in shapes if (label := (shape.get("label") or "").strip())]
-        rows.append((where, name, present, unknown, image.get("subset")))
-    if not rows:
+    images = tree.findall("image")
+    if not images:
         raise DataError(f"{path}: there are no images")
-    return _table(rows, names or None, path, root)
+    present: list[list[str]] = []
+    unknown: list[list[str]] = []
+    for number, image in enumerate(images, 1):
+        where = f"{path.name}, image {image.get('id', number)}"
+        shapes = [shape for shape in image if shape.tag in CVAT_SHAPES]
+        tags = [(tag, _state(tag)) for tag in image.findall("tag")]
+        for tag, state in tags:
+            if not (tag.get("label") or "").strip() or state not in CVAT_STATES:
+                states = ", ".join(filter(None, CVAT_STATES))
+                what = f"every tag must have a label, and as its state one of {states} or none"
+                raise DataError(f"{where}: {what}, got {tag.get('label')!r} and {state!r:.60}")
+        there = [tag for tag, state in tags if state in (None, "present")]
+        hidden = [tag for tag, state in tags if state in ("unknown", "predicted")]
+        if not image.get("name"):
+            raise DataError(f"{where}: must have a name")
+        for named, things in ((present, [*there, *shapes]), (unknown, hidden)):
+            labels = ((thing.get("label") or "").strip() for thing in things)
+            named.append([label for label in labels if label])
+    return from_rows(
+        (path.parent if root is None else Path(root), [image.get("name", "") for image in images]),
+        present,
+        name=path.stem,
+        names=names or None,
+        unknown=unknown,
+        split=[image.get("subset") for image in images],
+    )
+
+
+def _state(tag: ElementTree.Element) -> str | None:
+    states = (each.text for each in tag.findall("attribute") if each.get("name") == "state")
+    return next(states, None)
+
+
+@dataclass
+class FiftyOneFile:
+    """What is read of a FiftyOne file; ``classes`` are of our own exports."""
+
+    samples: list[dict[str, Any]]
+    classes: list[str] | None = None
 
 
 def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
@@ -530,13 +560,10 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
     ``field`` holds the classifications; without it ``ground_truth``, or the only one that does.
     """
     file = path / "samples.json" if path.is_dir() else path
-    content = read_json(file)
-    samples = inner(content, "samples")
-    if not isinstance(samples, list) or not samples:
-        raise DataError(f"{file}: a FiftyOne file must be an object with a list of 'samples'")
-    for number, sample in enumerate(samples, 1):
-        if not isinstance(inner(sample, "filepath"), str):
-            raise DataError(f"{file.name}, sample {number}: must be an object with a 'filepath'")
+    content = read_as(file, FiftyOneFile)
+    samples = content.samples
+    if not samples:
+        raise DataError(f"{file}: there are no samples")
     fields = {
         name
         for sample in samples
@@ -551,55 +578,40 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
                 f"{file}: say which field holds the labels with --set field=NAME: {listed}"
             )
         chosen = fields.pop()
-    rows: list[Photo] = []
+    files, present, unknown, split = [], [], [], []
     for number, sample in enumerate(samples, 1):
-        where = f"{file.name}, sample {number}"
-        present = _classified(sample.get(chosen), where)
-        unknown = None if present is None else _classified(sample.get("unknown"), where) or []
-        tags = sample.get("tags")
+        where, name, tags = (
+            f"{file.name}, sample {number}",
+            sample.get("filepath"),
+            sample.get("tags"),
+        )
+        if not isinstance(name, str):
+            raise DataError(f"{where}: must be an object with a 'filepath'")
+        labels = _classified(sample.get(chosen), where)
         splits = [tag for tag in SPLIT_WORDS if isinstance(tags, list) and tag in tags]
-        split = splits[0] if len(splits) == 1 else None
-        rows.append((where, sample["filepath"], present or [], unknown, split))
-    if content.get("classes") is not None:  # of our own exports
-        return _table(rows, _words(content["classes"], f"{file.name}, 'classes'"), file, None)
-    beside = file.with_name("metadata.json")
-    metadata = read_json(beside) if beside.is_file() else {}
-    classes = inner(metadata, "classes", chosen) or inner(metadata, "default_classes")
-    return _table(rows, _words(classes, beside.name) if classes else None, file, None)
+        files.append(name)
+        present.append(labels or [])
+        unknown.append(
+            AllBut() if labels is None else _classified(sample.get("unknown"), where) or []
+        )
+        split.append(splits[0] if len(splits) == 1 else None)
+    names, beside = content.classes, file.with_name("metadata.json")
+    if names is None and beside.is_file():
+        metadata = read_json(beside)
+        classes = inner(metadata, "classes", chosen) or inner(metadata, "default_classes")
+        names = _words(classes, beside.name) if classes else None
+    source = (file.parent, files)
+    return from_rows(source, present, name=file.stem, names=names, unknown=unknown, split=split)
 
 
-def _classified(value: Any, where: str) -> list[str] | None:
+def _classified(value: object, where: str) -> list[str] | None:
+    """Return the labels of Classifications or of a Classification, None where there are none."""
     if value is None:
         return None
-    kind = value.get("_cls", "Classifications") if isinstance(value, dict) else ""
-    listed = value.get("classifications", [value]) if isinstance(value, dict) else None
-    if kind not in ("Classification", "Classifications") or not isinstance(listed, list):
-        raise DataError(f"{where}: labels must be Classifications, got {value!r:.60}")
-    names = [inner(verdict, "label") for verdict in listed]
+    verdicts = inner(value, "classifications") or [value]
+    if inner(value, "classifications") == []:
+        return []
+    names = [inner(verdict, "label") for verdict in verdicts]
     if not all(isinstance(name, str) and name for name in names):
-        raise DataError(f"{where}: every classification must have a 'label'")
+        raise DataError(f"{where}: labels must be Classifications with 'label', got {value!r:.60}")
     return names
-
-
-def _table(
-    rows: Sequence[Photo], names: list[str] | None, path: Path, root: str | Path | None
-) -> LabelTable:
-    """Return the table of rows; of one of which nothing is known every label is unknown."""
-    if names is None:
-        names = sorted({word for row in rows for word in (*row[2], *(row[3] or ()))})
-    known = set(names)
-    for where, _, present, unknown, _ in rows:
-        for word in (*present, *(unknown or ())):
-            if word not in known:
-                raise DataError(f"{where}: unknown label {word!r}{nearest(word, names)}")
-        if both := sorted({*present} & {*(unknown or ())}):
-            raise DataError(f"{where}: {both[0]!r} cannot be both present and unknown")
-    splits = [SPLIT_WORDS.get(str(row[4]).strip().lower()) for row in rows]
-    return from_rows(
-        (Path(root) if root is not None else path.parent, [row[1] for row in rows]),
-        [row[2] for row in rows],
-        names=names,
-        unknown=[AllBut() if row[3] is None else row[3] for row in rows],
-        split=None if None in splits else [split or "" for split in splits],
-        name=path.stem,
-    )

@@ -15,21 +15,29 @@ keeps of what was uploaded to it; of external libraries it keeps none, so those 
 import base64
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from queue import Empty, Queue
-from threading import Thread
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from pydantic import Field
 
 from labelwise.base.text import one_line
 from labelwise.decide import Rule
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.photos import Index
 from labelwise.photos.tagging import tags_of
+from labelwise.tables.rows import parse_as
+
+PARENT = "labelwise"
+AT_ONCE = 1000  # photos per page and per request: as many as Immich allows
+MOST_PAGES = 10_000
+PERMISSIONS = "asset.read, tag.read, tag.create, tag.asset and tag.delete"
+Id = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,100}$")]  # a UUID today; part of a path
+Shape = TypeVar("Shape")
 
 
 class ServiceError(LabelwiseError):
@@ -37,23 +45,46 @@ class ServiceError(LabelwiseError):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *given: Any) -> None:
+    def redirect_request(self, *given: object) -> None:
         return None
 
 
-PARENT = "labelwise"
-AT_ONCE = 1000  # photos per page and per request: as many as Immich allows
-MOST_PAGES = 10_000
-PAGE = re.compile(r"[0-9]{1,9}", re.ASCII)
-ID = re.compile(r"[0-9A-Za-z_-]{1,100}", re.ASCII)  # a UUID today
-PERMISSIONS = "asset.read, tag.read, tag.create, tag.asset and tag.delete"
+@dataclass
+class Tag:
+    """A tag of Immich; ``value`` is its path, such as labelwise/dog."""
+
+    id: Id
+    value: str
+
+
+@dataclass
+class Asset:
+    """A photo of Immich and the SHA-1 of its bytes."""
+
+    id: Id
+    checksum: str
+
+
+@dataclass
+class Assets:
+    """Some photos, and the number of the next page."""
+
+    items: list[Asset]
+    nextPage: str | None = None  # noqa: N815 (Immich's)
+
+
+@dataclass
+class AssetPage:
+    """The answer to a search."""
+
+    assets: Assets
 
 
 class Immich:
     """The API of one server, asked with the key of one person.
 
-    The server may be slow, broken or hostile: a request has a limit of total time, not only between
-    two bytes, and of the answer's size. No redirect is followed: the key would go with it.
+    No redirect is followed: the key would go with it. A silent server ends a request after
+    ``seconds``, and an answer has at most ``largest`` bytes.
     """
 
     def __init__(self, address: str, key: str, *, seconds: float = 60.0) -> None:
@@ -71,15 +102,12 @@ class Immich:
         self.seconds, self.largest = seconds, 64 << 20
 
     def tags(self) -> dict[str, str]:
-        return {
-            _text(tag, "value"): _id(tag)
-            for tag in _objects(self._ask("GET", "tags"), "GET /tags")
-            if _text(tag, "value").partition("/")[0] == PARENT
-        }
+        tags = self._answer(list[Tag], "GET", "tags")
+        return {tag.value: tag.id for tag in tags if tag.value.partition("/")[0] == PARENT}
 
     def make_tags(self, names: Sequence[str]) -> dict[str, str]:
-        tags = _objects(self._ask("PUT", "tags", body={"tags": list(names)}), "PUT /tags")
-        ids = {_text(tag, "value"): _id(tag) for tag in tags}
+        made = self._answer(list[Tag], "PUT", "tags", body={"tags": list(names)})
+        ids = {tag.value: tag.id for tag in made}
         for name in names:
             if name not in ids:
                 raise ServiceError(f"{self.address} did not make the tag {name!r}")
@@ -87,22 +115,16 @@ class Immich:
 
     def photos(self, tag: str | None = None) -> Iterator[tuple[str, str]]:
         """Yield the id and the checksum of every photo, or of those with a tag."""
-        page = 1
         tagged = {} if tag is None else {"tagIds": [tag]}
-        for _ in range(MOST_PAGES):
+        for page in range(1, MOST_PAGES + 1):
             wanted = {"page": page, "size": AT_ONCE, "type": "IMAGE"} | tagged
-            answer = self._ask("POST", "search", "metadata", body=wanted)
-            assets = answer.get("assets") if isinstance(answer, dict) else None
-            if not isinstance(assets, dict):
-                raise ServiceError(f"{self.address} answered a search without 'assets'")
-            for asset in _objects(assets.get("items"), "POST /search/metadata"):
-                yield _id(asset), _text(asset, "checksum")
-            following = assets.get("nextPage")
-            if following is None:
+            found = self._answer(AssetPage, "POST", "search", "metadata", body=wanted).assets
+            yield from ((asset.id, asset.checksum) for asset in found.items)
+            if found.nextPage is None:
                 return
-            if not PAGE.fullmatch(str(following)) or int(following) <= page:
-                raise ServiceError(f"{self.address} answered with the next page {following!r:.40}")
-            page = int(following)
+            if found.nextPage != str(page + 1):
+                following = f"the next page {found.nextPage!r:.40} after {page}"
+                raise ServiceError(f"{self.address} answered with {following}")
         raise ServiceError(f"{self.address} answered a search with more than {MOST_PAGES:,} pages")
 
     def give(self, tag: str, photos: Sequence[str]) -> None:
@@ -118,47 +140,33 @@ class Immich:
     def remove(self, tag: str) -> None:
         self._ask("DELETE", "tags", tag)
 
-    def _ask(self, method: str, *segments: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON that a request is answered with, None for an empty answer."""
-        if any(segment.strip(".") == "" for segment in segments):
-            raise ServiceError(f"{self.address}: a path cannot hold the segment {segments!r:.80}")
+    def _answer(self, shape: type[Shape], method: str, *segments: str, body: Any = None) -> Shape:
+        asked = f"{self.address}'s answer to {method} {'/'.join(segments)}"
+        return parse_as(self._ask(method, *segments, body=body), asked, shape)
+
+    def _ask(self, method: str, *segments: str, body: Any = None) -> bytes:
+        """Return what a request is answered with."""
         path = "".join("/" + quote(segment, safe="") for segment in segments)
         kind = {} if body is None else {"content-type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.address}/api{path}", data, self._headers | kind, method=method)
-        answers: Queue[bytes | Exception] = Queue()
-
-        def fetch() -> None:
-            try:
-                with build_opener(_NoRedirects).open(request, timeout=2 * self.seconds) as answer:
-                    answers.put(answer.read(self.largest + 1))
-            except Exception as error:
-                with error if isinstance(error, HTTPError) else nullcontext():
-                    answers.put(error)
-
-        # A server that sends a byte a minute never times out by itself.
-        Thread(target=fetch, daemon=True).start()
         try:
-            answer = answers.get(timeout=self.seconds)
-        except Empty:
-            answer = TimeoutError(f"it took more than {self.seconds:g} seconds")
-        if isinstance(answer, HTTPError) and answer.code in (401, 403):
+            with build_opener(_NoRedirects).open(request, timeout=self.seconds) as answer:
+                content: bytes = answer.read(self.largest + 1)
+        except HTTPError as error:
+            error.close()
+            said = f"{error.code} {one_line(str(error.reason))}"
+            refused = error.code in (401, 403)
+            needs = f"; the key needs the permissions {PERMISSIONS}" if refused else ""
             raise ServiceError(
-                f"{self.address} refuses the key for {method} {path} ({answer.code}); it needs the "
-                f"permissions {PERMISSIONS}"
-            )
-        if isinstance(answer, HTTPError):
-            said = f"{answer.code} {one_line(str(answer.reason))}"
-            raise ServiceError(f"{self.address} answers {method} {path} with {said}")
-        if isinstance(answer, Exception):
-            reason = one_line(str(getattr(answer, "reason", answer)))
-            raise ServiceError(f"{self.address} does not answer: {reason}")
-        if len(answer) > self.largest:
+                f"{self.address} answers {method} {path} with {said}{needs}"
+            ) from None
+        except (OSError, HTTPException) as error:
+            reason = one_line(str(getattr(error, "reason", error)))
+            raise ServiceError(f"{self.address} does not answer: {reason}") from None
+        if len(content) > self.largest:
             raise ServiceError(f"{self.address} answers with more than {self.largest:,} bytes")
-        try:
-            return json.loads(answer) if answer else None
-        except (ValueError, RecursionError):
-            raise ServiceError(f"{self.address} answers {method} {path} with no JSON") from None
+        return content
 
 
 def write_tags(
@@ -211,23 +219,3 @@ def _checksum(path: str) -> str:
     except OSError:
         return ""
     return base64.b64encode(digest.digest()).decode()
-
-
-def _objects(value: Any, asked: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ServiceError(f"Immich must answer {asked} with a list of objects, got {value!r:.60}")
-    return value
-
-
-def _text(facts: Mapping[str, Any], name: str) -> str:
-    value = facts.get(name)
-    if not isinstance(value, str):
-        raise ServiceError(f"Immich must give the text {name!r}, got {value!r:.60}")
-    return value
-
-
-def _id(facts: Mapping[str, Any]) -> str:
-    value = _text(facts, "id")
-    if not ID.fullmatch(value):
-        raise ServiceError(f"Immich must give an id of letters and digits, got {value!r:.60}")
-    return value

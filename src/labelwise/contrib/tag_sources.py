@@ -8,15 +8,15 @@ a folder          keywords in the photos and their side-cars
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labelwise.contrib.annotation_tools import ImageFolder, chosen_labels, image_of_task
+from labelwise.contrib.annotation_tools import Annotation, ImageFolder, LabelTask, read_tasks
 from labelwise.errors import DataError, SettingsError
 from labelwise.tables import open_table
-from labelwise.tables.rows import read_json
-from labelwise.tables.tags import FoundUse, TagTable, score_of
+from labelwise.tables.load import recognise
+from labelwise.tables.tags import FoundUse, TagTable
 
 if TYPE_CHECKING:
     from labelwise.tables.score_files import Kind
@@ -60,10 +60,9 @@ def tags_to_audit(
         probs = np.asarray(given.link.decision_probs(given.logits), np.float64)
         tags = TagTable.of_scores(path.name, given.ids, given.names, probs, probs >= least)
         return tags, _required(photos)
-    if path.suffix.lower() == ".json":
-        tasks = read_json(path)
-        listed = tasks if isinstance(tasks, list) else []
-        if any(isinstance(task, dict) and "predictions" in task for task in listed):
+    if path.suffix.lower() == ".json" and recognise(path).name == "label-studio":
+        tasks = read_tasks(path)
+        if any(task.predictions for _, task in tasks):
             return _of_label_studio(path, tasks), _required(photos)
     images = None if data is None else Path(data)
     return table.tags(trust=trust, images=images, at_least=least), _required(photos)
@@ -103,20 +102,14 @@ def _of_index(path: Path) -> TagTable:
     return TagTable.of(path.name, uses, [paths[row][0] for row, _ in tagged])
 
 
-def _of_label_studio(path: Path, tasks: Sequence[Any]) -> TagTable:
+def _of_label_studio(path: Path, tasks: Sequence[tuple[str, LabelTask]]) -> TagTable:
     folder = ImageFolder(path.parent)
     uses: list[FoundUse] = []
-    photos: list[str] = []
-    for number, task in enumerate(tasks, 1):
-        where = f"{path.name}, task {number}"
-        photos.append(folder.path_of(image_of_task(task, where)))
-        made = task.get("predictions") or []
-        if not isinstance(made, list) or not all(isinstance(one, dict) for one in made):
-            raise DataError(f"{where}: 'predictions' must be a list of objects")
-        if made:
-            score = made[-1].get("score")
-            for result in made[-1].get("result") or []:
-                own = result.get("score", score) if isinstance(result, dict) else None
-                chance = None if own is None else score_of(own, where)
-                uses += [(photos[-1], name, chance) for name in chosen_labels(result, where)]
+    photos = [folder.path_of(task.image(where)) for where, task in tasks]
+    for photo, (where, task) in zip(photos, tasks, strict=True):
+        models = [made for made in task.predictions if isinstance(made, Annotation)]
+        for made in models[-1:]:
+            for result in made.result:
+                score = made.score if result.score is None else result.score
+                uses += [(photo, name, score) for name in result.labels(where)]
     return TagTable.of(path.name, uses, photos)

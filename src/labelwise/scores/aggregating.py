@@ -33,8 +33,9 @@ from labelwise.base.text import as_cell
 from labelwise.errors import DataError, SettingsError
 from labelwise.scores.read import unlabelled_scores
 from labelwise.scores.tables import write_columns
+from labelwise.tables.archives import Floats
 from labelwise.tables.camera_results import read_times
-from labelwise.tables.score_files import Floats, Kind, RawScores, read_raw
+from labelwise.tables.score_files import Kind, RawScores, read_raw
 from labelwise.types import nearest
 
 How = Literal["any", "most", "evidence"]

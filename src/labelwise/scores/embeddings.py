@@ -17,7 +17,6 @@ and not its logarithm, changes nothing.
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +24,8 @@ from numpy.typing import NDArray
 from labelwise.base.text import from_cell
 from labelwise.errors import DataError
 from labelwise.scores.tables import places
-from labelwise.tables.score_files import (
-    RawScores,
-    npz_arrays,
-    npz_labels,
-    npz_matrix,
-    npz_texts,
-    refuse_twice,
-)
+from labelwise.tables.archives import Archive
+from labelwise.tables.score_files import RawScores, refuse_twice
 from labelwise.types import matching_columns, nearest
 
 PHOTO_ARRAYS = ("features", "embeddings", "ids", "id", "labels", "observed", "names", "split")
@@ -53,19 +46,19 @@ class Embeddings:
 
 def read_embeddings(path: Path) -> Embeddings:
     """Return the vectors of photos, and their labels if the file has any."""
-    arrays = npz_arrays(path, PHOTO_ARRAYS)
-    vectors = _vectors(path, arrays, "features" if "features" in arrays else "embeddings")
+    archive = Archive(path, PHOTO_ARRAYS)
+    vectors = archive.features("features" if "features" in archive else "embeddings", (None, None))
     rows = len(vectors)
-    ids = npz_texts(path, arrays, "ids" if "ids" in arrays else "id", rows)
+    ids = archive.texts("ids" if "ids" in archive else "id", rows)
     if ids is None:
         raise DataError(f"{path}: there is no array 'ids', which names the photos")
     refuse_twice(path, ids, "id")
-    split = npz_texts(path, arrays, "split", rows)
-    first, labels, names = npz_matrix(path, arrays, "labels"), None, None
-    if first is not None:
-        labels, names = npz_labels(path, arrays, (rows, first.shape[1]))
-        if not (np.isnan(first) | ((first >= 0) & (first <= 1))).all():
+    split, names = archive.texts("split", rows), None
+    labels = archive.labels((rows, None))
+    if labels is not None:
+        if not (np.isnan(labels) | ((labels >= 0) & (labels <= 1))).all():
             raise DataError(f"{path}: a label is 1, 0, a share in between, or NaN for unknown")
+        names = archive.names(labels.shape[1])
     divided = None if split is None else np.array(split)
     return Embeddings(str(path), ids, vectors, names, labels, divided)
 
@@ -87,10 +80,9 @@ class Texts:
 
 def read_texts(path: Path, prompts: Path | None = None) -> Texts:
     """Return the labels with the means of their texts' unit vectors."""
-    arrays = npz_arrays(path, TEXT_ARRAYS)
-    unit = _unit(path, _vectors(path, arrays, "embeddings"))
-    names = npz_texts(path, arrays, "names", len(unit))
-    written = npz_texts(path, arrays, "prompts", len(unit))
+    archive = Archive(path, TEXT_ARRAYS)
+    unit = _unit(path, archive.features("embeddings", (None, None)))
+    names, written = archive.texts("names", len(unit)), archive.texts("prompts", len(unit))
     if prompts is not None:
         if written is None:
             raise DataError(f"{path}: there is no array 'prompts', the texts of the embeddings")
@@ -110,7 +102,7 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
     sums = np.zeros((len(labels), unit.shape[1]))
     np.add.at(sums, columns, unit)
     means = (sums / np.bincount(columns)[:, None]).astype(np.float32)
-    scale, bias = _number(path, arrays, "logit_scale"), _number(path, arrays, "logit_bias")
+    scale, bias = _number(archive, "logit_scale"), _number(archive, "logit_bias")
     if scale is not None and scale <= 0:
         raise DataError(f"{path}: logit_scale must be positive, got {scale:g}")
     if bias is not None and scale is None:
@@ -144,12 +136,13 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
     return prompts
 
 
-def _number(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> float | None:
-    value = arrays.get(name)
-    if value is None:
+def _number(archive: Archive, name: str) -> float | None:
+    if name not in archive:
         return None
+    value = archive.arrays[name]
     if value.size != 1 or value.dtype.kind not in "fiu" or not np.isfinite(value).all():
-        raise DataError(f"{path}: {name} must be one number, got {value.dtype} {value.shape}")
+        got = f"{value.dtype} {value.shape}"
+        raise DataError(f"{archive.path}: {name} must be one number, got {got}")
     return float(value.reshape(()))
 
 
@@ -178,20 +171,8 @@ def _unit(source: Path | str, vectors: NDArray[np.float32]) -> NDArray[np.float3
     return unit
 
 
-def _vectors(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[np.float32]:
-    value = arrays.get(name)
-    if value is None:
-        raise DataError(f"{path}: there is no array {name!r}{nearest(name, arrays)}")
-    if value.ndim != 2 or value.dtype.kind != "f" or not len(value):
-        raise DataError(f"{path}: {name} must be (rows, D) floats, got {value.dtype} {value.shape}")
-    bad = ~np.isfinite(value).all(1)
-    if bad.any():
-        raise DataError(f"{path}: {name}: row {int(np.flatnonzero(bad)[0]) + 1} is not finite")
-    return value.astype(np.float32)
-
-
 def holds_vectors(path: Path) -> bool:
     """Return whether a file is an .npz of vectors rather than of scores."""
     if path.suffix.lower() != ".npz" or not path.is_file():
         return False
-    return bool({"features", "embeddings"} & npz_arrays(path).keys())
+    return bool({"features", "embeddings"} & Archive(path).arrays.keys())

@@ -16,8 +16,9 @@ from labelwise.base.text import counted
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FileImages
 from labelwise.tables import LabelTable
+from labelwise.tables.archives import Floats, Texts
 from labelwise.tables.load import load_for_labels
-from labelwise.tables.score_files import Floats, RawScores, Texts, read_raw
+from labelwise.tables.score_files import RawScores, read_raw
 from labelwise.tables.tabular import open_tabular
 from labelwise.types import matching_columns, nearest
 

@@ -11,7 +11,8 @@ is: "unknown" or "absent". Tools that draw boxes write the same XML into ``annot
 
 import re
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,19 +22,54 @@ import numpy as np
 from labelwise.base.text import counted
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, image_files
-from labelwise.pictures.sources import FileImages
 from labelwise.tables.rows import (
+    AllBut,
     from_rows,
-    inner,
     is_file,
+    read_as,
     read_fields,
-    read_json,
     read_lines,
     read_xml,
 )
 from labelwise.tables.shards import split_folders
-from labelwise.tables.table import SPLIT_WORDS, LabelSets, LabelTable, join
-from labelwise.types import LabelSpace
+from labelwise.tables.table import SPLIT_WORDS, LabelTable, join
+
+
+@dataclass
+class CocoImage:
+    """An image; what is unknown is stated by our exports, or follows from LVIS's negative ids."""
+
+    id: int
+    file_name: str = ""
+    coco_url: str = ""  # of LVIS, which has .../train2017/1.jpg
+    neg_category_ids: list[int] | None = None
+    unknown_category_ids: list[int] = field(default_factory=list)
+    split: str = ""
+
+
+@dataclass
+class CocoCategory:
+    """A label and its number."""
+
+    id: int
+    name: str
+
+
+@dataclass
+class CocoAnnotation:
+    """An object of a category in an image."""
+
+    image_id: int
+    category_id: int
+
+
+@dataclass
+class Coco:
+    """What is read of an instances file."""
+
+    images: list[CocoImage]
+    categories: list[CocoCategory]
+    annotations: list[CocoAnnotation]
 
 
 def read_coco(
@@ -52,73 +88,60 @@ def read_coco(
         if root is not None:
             raise SettingsError("root is for a COCO file; the parts of a folder have their own")
         return _read_coco_folder(path, drop_unlabelled, string_order)
-    where = path.name
-    content = read_json(path)
-    records = inner(content, "images")
-    for image in records if isinstance(records, list) else ():
-        address = inner(image, "coco_url")  # of LVIS, which has .../train2017/1.jpg
-        if isinstance(address, str) and "file_name" not in image:
-            image["file_name"] = "/".join(address.split("/")[-2:])
-    images = _coco_records(content, "images", where, id=int, file_name=str)
-    categories = _coco_records(content, "categories", where, id=int, name=str)
-    annotations = _coco_records(content, "annotations", where, image_id=int, category_id=int)
-    space = LabelSpace(tuple(category["name"].strip() for category in categories))
-    column = {category["id"]: position for position, category in enumerate(categories)}
-    row = {image["id"]: position for position, image in enumerate(images)}
-    for kind, ids, records in (("image", row, images), ("category", column, categories)):
-        if len(ids) < len(records):
-            number = Counter(record["id"] for record in records).most_common(1)[0][0]
-            raise DataError(f"{where}: every {kind} id must be there once, got {number} repeatedly")
-    present: list[set[int]] = [set() for _ in images]
-    for number, annotation in enumerate(annotations, 1):
-        image, category = annotation["image_id"], annotation["category_id"]
-        if image not in row or category not in column:
-            raise DataError(
-                f"{where}: annotation {annotation.get('id', number)!r:.40} must name an image and "
-                f"a category of the file, got image {image} and category {category}"
-            )
-        present[row[image]].add(column[category])
-    # What is unknown is stated by ``unknown_category_ids`` (our exports) or follows from LVIS.
-    federated = any("neg_category_ids" in image for image in images)
-    key = "neg_category_ids" if federated else "unknown_category_ids"
-    stated = []
-    for image, there in zip(images, present, strict=True):
-        ids = image.get(key, [])
-        if not isinstance(ids, list) or not all(type(i) is int and i in column for i in ids):
-            raise DataError(f"{where}: {key!r} of image {image['id']} must be ids of categories")
-        stated.append({column[i] for i in ids})
-        if stated[-1] & there:
-            raise DataError(
-                f"{where}: a category of image {image['id']} cannot be both in an annotation and "
-                f"in {key!r}"
-            )
-    unknown = LabelSets.from_lists(stated, len(space))
-    notes: tuple[str, ...] = ()
-    if federated:
-        known = [there | absent for there, absent in zip(present, stated, strict=True)]
-        unknown = LabelSets.from_lists(known, len(space), np.ones(len(images), np.bool_))
-        notes = (
-            "labels of an image that are neither annotated nor in its neg_category_ids are unknown",
-        )
-    splits = [SPLIT_WORDS.get(str(image.get("split", "")).lower()) for image in images]
-    if root is None and images:  # the folder that holds the first image
+    content = read_as(path, Coco)
+    names = _named(path, "category", [(each.id, each.name.strip()) for each in content.categories])
+    files = _named(
+        path,
+        "image",
+        [
+            (each.id, each.file_name or "/".join(each.coco_url.split("/")[-2:]))
+            for each in content.images
+        ],
+    )
+    present: dict[int, set[str]] = {number: set() for number in files}
+    federated = any(image.neg_category_ids is not None for image in content.images)
+    unknown: list[Iterable[str]] = []
+    try:
+        for annotation in content.annotations:
+            present[annotation.image_id].add(names[annotation.category_id])
+        for image in content.images:
+            absent = {names[number] for number in image.neg_category_ids or ()}
+            hidden = {names[number] for number in image.unknown_category_ids}
+            unknown.append(AllBut(present[image.id] | absent) if federated else hidden)
+    except KeyError as error:
+        rule = "annotations and images must name images and categories of the file"
+        raise DataError(f"{path.name}: {rule} by their ids, got {error}") from None
+    if root is None and files:  # the folder that holds the first image
         above, part = path.parent.parent, _coco_part(path)
         places = (part, f"images/{part}", f"{part}/images", "images", "")
-        first = images[0]["file_name"].replace("\\", "/")
+        first = next(iter(files.values())).replace("\\", "/")
         folders = (path.parent, *(above / place for place in places))
         root = next((folder for folder in folders if is_file(folder / first)), None)
-    table = LabelTable(
-        space,
-        FileImages(path.parent if root is None else root, [image["file_name"] for image in images]),
-        LabelSets.from_lists(present, len(space)),
-        unknown,
-        None if None in splits or not splits else np.array(splits, "U5"),
+    table = from_rows(
+        (path.parent if root is None else Path(root), [*files.values()]),
+        [*present.values()],
         name=path.stem,
-        notes=notes,
+        names=[*names.values()],
+        unknown=unknown,
+        split=[image.split for image in content.images],
     )
+    if federated:
+        note = "neither annotated nor in its neg_category_ids are unknown"
+        table = table.noted(f"labels of an image that are {note}")
     if string_order:
-        table = table.subset(np.argsort([str(image["id"]) for image in images], kind="stable"))
+        table = table.subset(np.argsort(list(map(str, files)), kind="stable"))
     return table.subset(~table.zero_label()) if drop_unlabelled else table
+
+
+def _named(path: Path, kind: str, pairs: list[tuple[int, str]]) -> dict[int, str]:
+    """Return the name of each id; one without a name, or that is there twice, is an error."""
+    for number, count in Counter(number for number, _ in pairs).items():
+        if count > 1:
+            raise DataError(f"{path.name}: every {kind} id must be there once, got {number} twice")
+    for number, name in pairs:
+        if not name:
+            raise DataError(f"{path.name}: the {kind} {number} has no name")
+    return dict(pairs)
 
 
 def _read_coco_folder(path: Path, drop_unlabelled: bool, string_order: bool) -> LabelTable:
@@ -165,21 +188,6 @@ def read_coco2014(
         for split, name in (("train", "train2014"), ("test", "val2014"))
     ]
     return join(parts, name="coco2014")
-
-
-def _coco_records(content: Any, key: str, where: str, **fields: type) -> list[dict[str, Any]]:
-    records = inner(content, key)
-    if not isinstance(records, list):
-        raise DataError(f"{where}: a COCO file must have a list {key!r}")
-    for number, record in enumerate(records, 1):
-        for field, kind in fields.items():
-            value = inner(record, field)
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise DataError(
-                    f"{where}: entry {number} of {key!r} must have {field!r} "
-                    f"as {kind.__name__}, got {value!r:.60}"
-                )
-    return records
 
 
 VOC_FOLDERS = ("ImageSets", "Annotations")
@@ -388,9 +396,7 @@ def _from_xml(folder: Path, images: list[str]) -> States:
                 "out of the lists in ImageSets/Main, or add files such as dog_train.txt there, "
                 "whose lines name an image and 1, -1 or 0"
             )
-        tree = read_xml(file)
-        if tree.tag != "annotation":
-            raise DataError(f"{file}: must begin with <annotation>, got <{tree.tag:.40}>")
+        tree = read_xml(file, "annotation")
         state = states.setdefault(image, {})
         for thing in tree.findall("object"):
             name = (thing.findtext("name") or "").strip()

@@ -11,26 +11,26 @@ times p for a class of MegaDetector, the classifier's own for SpeciesNet. What i
 known to be absent. A video (``frame_rate``) counts as a photo, of which no crop is cut.
 """
 
-import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from labelwise.base.files import replacing
 from labelwise.base.table_files import write_csv
-from labelwise.base.text import as_cell, from_cell, with_slashes
+from labelwise.base.text import from_cell, with_slashes
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import read_image_file
-from labelwise.tables.rows import inner, read_json
-from labelwise.types import nearest
+from labelwise.tables.rows import inner, read_as, read_json
+from labelwise.tables.tabular import read_csv_rows
 
 EXIF = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)", re.S)
 
@@ -84,44 +84,71 @@ def bursts(
 def write_bursts(
     source: Path, out: Path, gap: float, time: str = "time", camera: str | None = None
 ) -> tuple[int, NDArray[np.int64]]:
-    """Write the burst of each row of a .csv or .tsv as its group; return rows and bursts' sizes."""
-    delimiters = {".csv": ",", ".tsv": "\t"}
-    if source.suffix.lower() not in delimiters or out.suffix.lower() not in delimiters:
-        raise SettingsError(f"bursts are found in .csv and .tsv, got {source.name} and {out.name}")
-    with source.open(encoding="utf-8-sig", newline="") as file:
-        table = csv.DictReader(file, delimiter=delimiters[source.suffix.lower()])
-        rows, header = list(table), list(table.fieldnames or ())
-    for name in (time, *([camera] if camera else [])):
-        if name not in header:
-            raise DataError(f"{source}: there is no column {name!r}{nearest(name, header)}")
-    if "group" in header:
-        raise DataError(f"{source}: it has a column 'group' already; leave it out, or keep it")
+    """Write the burst of each row of a table as its group; return rows and bursts' sizes."""
+    delimiter = {".csv": ",", ".tsv": "\t"}.get(out.suffix.lower())
+    if delimiter is None:
+        raise SettingsError(f"bursts are written as .csv or .tsv, got {out.name}")
+    rows = read_csv_rows(source, [time, *([camera] if camera else [])])
     if not rows:
         raise DataError(f"{source}: the table has no rows")
+    if "group" in rows[0]:
+        raise DataError(f"{source}: it has a column 'group' already; leave it out, or keep it")
     cameras = [row[camera] if camera else "" for row in rows]
-    groups = bursts(read_times([row[time] or "" for row in rows], str(source), time), cameras, gap)
-    with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*header, "group"], delimiter=delimiters[out.suffix.lower()])
-        writer.writeheader()
-        for row, burst, name in zip(rows, groups.tolist(), cameras, strict=True):
-            group = as_cell(f"{name}-{burst}") if name else f"burst-{burst}"
-            writer.writerow(row | {"group": group})
+    groups = bursts(read_times([row[time] for row in rows], str(source), time), cameras, gap)
+    cells = (
+        [*row.values(), f"{name or 'burst'}-{burst}"]
+        for row, name, burst in zip(rows, cameras, groups.tolist(), strict=True)
+    )
+    write_csv(out, [*rows[0], "group"], cells, delimiter)
     return len(rows), np.bincount(groups)
 
 
-EDGE = 0.01
 CROPS = "crops.csv"
 CROP_COLUMNS = ("path", "image", "detection", "category", "conf", "group")
+MEGADETECTOR, SPECIESNET = "MegaDetector", "SpeciesNet"
+Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]
+Edge = Annotated[float, Field(ge=-0.01, le=1.01)]  # a box may reach a little over it
+Names = dict[Annotated[str, Field(pattern=r"^\d+$")], Annotated[str, Field(min_length=1)]]
 
 
-@dataclass(frozen=True)
-class Box:
-    """One detection, by its number in the photo."""
+@dataclass
+class Detection:
+    """One box, as shares of the photo, and MegaDetector's classes of it as (number, share)."""
 
-    number: int
-    category: str
-    conf: float
-    place: tuple[float, float, float, float]
+    category: str | int
+    conf: Share
+    bbox: tuple[Edge, Edge, Edge, Edge]
+    classifications: list[tuple[str | int, Share]] | None = None
+
+
+@dataclass
+class SpeciesScores:
+    """What SpeciesNet's classifier says of a photo."""
+
+    classes: list[str]
+    scores: list[Share]
+
+
+@dataclass
+class CameraRecord:
+    """A photo as one of the programs writes it."""
+
+    file: str = ""  # MegaDetector's name of the photo
+    filepath: str = ""  # SpeciesNet's
+    detections: list[Detection] | None = None
+    classifications: SpeciesScores | None = None
+    failure: str | None = None
+    frame_rate: float | None = None
+
+
+@dataclass
+class CameraFile:
+    """A result file: ``images`` are MegaDetector's, ``predictions`` are SpeciesNet's."""
+
+    images: list[CameraRecord] | None = None
+    predictions: list[CameraRecord] | None = None
+    detection_categories: Names | None = None
+    classification_categories: Names | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +156,7 @@ class CameraPhoto:
     """What was found in one photo: boxes, and a score for each label that was reported."""
 
     file: str
-    boxes: tuple[Box, ...]
+    boxes: Sequence[Detection]
     scores: Mapping[str, float]
     is_video: bool = False
 
@@ -146,36 +173,26 @@ class CameraResults:
 
 def read_camera_results(path: Path) -> CameraResults:
     """Return the results of MegaDetector's or SpeciesNet's JSON."""
-    content = read_json(path)
-    categories = classes = {"1": "animal", "2": "human", "3": "vehicle"}
-    listed, program, key = inner(content, "predictions"), "SpeciesNet", "filepath"
-    if isinstance(inner(content, "images"), list):
-        listed, program, key = content["images"], "MegaDetector", "file"
-        categories = _names(content, "detection_categories", path)
-        if not categories:
-            raise DataError(f"{path}: MegaDetector's results must name 'detection_categories'")
-        classes = _names(content, "classification_categories", path)
-    elif not isinstance(listed, list):
+    content = read_as(path, CameraFile)
+    program = SPECIESNET if content.images is None else MEGADETECTOR
+    records = content.predictions if content.images is None else content.images
+    if records is None:
         raise DataError(
             f"{path}: it must hold 'images' (MegaDetector) or 'predictions' (SpeciesNet); other "
             "JSON is read as a label table"
         )
+    if program == MEGADETECTOR and not content.detection_categories:
+        raise DataError(f"{path}: MegaDetector's results must name 'detection_categories'")
     photos: dict[str, CameraPhoto | None] = {}
-    for number, record in enumerate(listed, 1):
-        where = f"{path.name}, photo {number}"
-        name = inner(record, key)
-        if not isinstance(name, str) or not name:
-            raise DataError(f"{where}: it must name its {key!r}")
-        name = with_slashes(name)
-        if name in photos:
-            raise DataError(f"{where}: {name} is there twice; keep one")
-        where, photos[name] = f"{where} ({name})", None
-        if key == "file" and record.get("failure") is None:
-            photos[name] = _photo(name, record, where, categories, classes)
-        elif key == "filepath" and record.get("classifications") is not None:
-            photos[name] = _photo(name, record, where, categories, None)
-    failed = tuple(name for name, photo in photos.items() if photo is None)
-    return CameraResults(str(path), program, tuple(filter(None, photos.values())), failed)
+    for number, record in enumerate(records, 1):
+        name = with_slashes(record.file or record.filepath)
+        where = f"{path.name}, photo {number} ({name})"
+        if not name or name in photos:
+            raise DataError(f"{where}: it {'is there twice; keep one' if name else 'has no name'}")
+        failed = record.failure if program == MEGADETECTOR else record.classifications is None
+        photos[name] = None if failed else _photo(name, record, content, where)
+    lost = tuple(name for name, photo in photos.items() if photo is None)
+    return CameraResults(str(path), program, tuple(filter(None, photos.values())), lost)
 
 
 def is_camera_results(path: Path) -> bool:
@@ -190,78 +207,31 @@ def is_camera_results(path: Path) -> bool:
     )
 
 
-def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
-    names = content.get(key) or {}
-    if not isinstance(names, dict) or not all(
-        number.isdecimal() and isinstance(name, str) and name for number, name in names.items()
-    ):
-        raise DataError(f"{path}: {key!r} must give each number a name")
-    return dict(names)
-
-
-def _photo(
-    file: str,
-    record: Mapping[str, Any],
-    where: str,
-    categories: Mapping[str, str],
-    classes: Mapping[str, str] | None,
-) -> CameraPhoto:
-    """Return the boxes of a photo and the scores of its labels; SpeciesNet's without classes."""
-    if classes is not None and not isinstance(record.get("detections"), list):
-        raise DataError(f"{where}: 'detections' must be a list; it may be empty")
-    listed = _listed(record, "detections", where)
-    boxes = tuple(_box(entry, number, where, categories) for number, entry in enumerate(listed))
+def _photo(name: str, record: CameraRecord, content: CameraFile, where: str) -> CameraPhoto:
+    """Return the boxes of a photo and the scores of its labels."""
+    categories = content.detection_categories or {"1": "animal", "2": "human", "3": "vehicle"}
+    classes, species = content.classification_categories or {}, record.classifications
     reported: list[tuple[str, float]] = []
-    named = classes or {}
-    if classes is None:
-        names, values = (inner(record, "classifications", key) for key in ("classes", "scores"))
-        if not isinstance(names, list) or not isinstance(values, list) or len(names) != len(values):
-            raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
-        for name, value in zip(names, values, strict=True):
-            levels = [level for level in name.split(";") if level] if isinstance(name, str) else []
-            if not levels:  # of "id;class;order;family;genus;species;common name"
-                rule = "a class must be text such as 'id;class;...;name'"
-                raise DataError(f"{where}: {rule}, got {name!r}")
-            reported.append((levels[-1], _share(value, where, f"the score of {name!r}")))
-    for box, detection in zip(boxes, listed, strict=True) if classes is not None else ():
-        reported.append((box.category, box.conf))
-        for pair in _listed(detection, "classifications", where):
-            if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in named:
-                raise DataError(f"{where}: a classification must be [number, share], got {pair!r}")
-            name = named[str(pair[0])]
-            reported.append((name, box.conf * _share(pair[1], where, f"the share of {name!r}")))
+    if species is not None:  # of classes "id;class;order;family;genus;species;common name"
+        names = [text.rstrip(";").rpartition(";")[2] for text in species.classes]
+        if len(names) != len(species.scores) or not all(names):
+            rule = "must hold as many 'classes', such as 'id;class;...;name', as 'scores'"
+            raise DataError(f"{where}: 'classifications' {rule}")
+        reported = list(zip(names, species.scores, strict=True))
+    elif record.detections is None:
+        raise DataError(f"{where}: 'detections' must be a list; it may be empty")
+    try:
+        for box in record.detections or ():
+            box.category = categories[str(box.category)]
+            listed = [] if species is not None else box.classifications or []
+            reported += [] if species is not None else [(box.category, box.conf)]
+            reported += [(classes[str(code)], box.conf * share) for code, share in listed]
+    except KeyError as error:
+        raise DataError(f"{where}: the category or class {error} has no name") from None
     scores: dict[str, float] = {}
-    for name, score in reported:
-        scores[name] = max(scores.get(name, 0.0), score)
-    return CameraPhoto(file, boxes, scores, "frame_rate" in record)
-
-
-def _listed(record: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    items = record.get(key)
-    if items is not None and not isinstance(items, list):
-        raise DataError(f"{where}: {key!r} must be a list, got {items!r:.60}")
-    return items or []
-
-
-def _box(found: Any, number: int, where: str, categories: Mapping[str, str]) -> Box:
-    box = inner(found, "bbox")
-    if not isinstance(box, list) or len(box) != 4:
-        raise DataError(f"{where}: detection {number + 1} must have a 'bbox' of four shares")
-    x, y, width, height = (_share(value, where, "a side of a box", EDGE) for value in box)
-    category = str(found.get("category"))
-    if category not in categories:
-        what = f"the category {category!r}, which has no name"
-        raise DataError(f"{where}: detection {number + 1} has {what}")
-    conf = _share(found.get("conf"), where, "'conf'")
-    return Box(number, categories[category], conf, (x, y, width, height))
-
-
-def _share(value: Any, where: str, what: str, beyond: float = 1e-6) -> float:
-    """Return a number cut to [0, 1], which it may leave by ``beyond``."""
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not -beyond <= value <= 1 + beyond:
-        raise DataError(f"{where}: {what} must lie in [0, 1], got {value!r}")
-    return min(max(float(value), 0.0), 1.0)
+    for label, score in reported:
+        scores[label] = max(scores.get(label, 0.0), min(score, 1.0))
+    return CameraPhoto(name, record.detections or (), scores, record.frame_rate is not None)
 
 
 def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2) -> int:
@@ -274,8 +244,12 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
     inside = os.path.join(os.path.abspath(root), "")
     rows: list[tuple[str, ...]] = []
     for number, photo in enumerate(results.photos):
-        surest = [box for box in photo.boxes if box.conf >= least]
-        boxes = [box for box in surest if 1 not in box.place[:2] and 0 not in box.place[2:]]
+        sides = [np.clip(box.bbox, 0, 1) for box in photo.boxes]
+        boxes = [
+            (at, box, side)
+            for at, (box, side) in enumerate(zip(photo.boxes, sides, strict=True))
+            if box.conf >= least and side[:2].max() < 1 and side[2:].min() > 0
+        ]
         if not boxes or photo.is_video:
             continue
         path = root / photo.file
@@ -286,14 +260,14 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
             )
         upright = decode(read_image_file(path, str(path)), str(path))
         size = np.array(upright.size)
-        for box in boxes:
-            corner, extent = np.split(np.array(box.place) * np.tile(size, 2), 2)
+        for at, box, side in boxes:
+            corner, extent = np.split(side * np.tile(size, 2), 2)
             start = np.minimum(corner.astype(int), size - 1)
             end = np.clip(np.round(corner + extent).astype(int), start + 1, size)
-            name = f"{number:06}-{box.number}.png"
+            name = f"{number:06}-{at}.png"
             with replacing(out / name) as temporary:
                 upright.crop((*start.tolist(), *end.tolist())).save(temporary, "PNG")
-            facts = str(box.number), box.category, f"{box.conf:g}"
+            facts = str(at), str(box.category), f"{box.conf:g}"
             rows.append((name, photo.file, *facts, photo.file))
     if not rows:
         raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")

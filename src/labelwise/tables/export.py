@@ -14,11 +14,9 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
-from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +27,12 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.base.files import replacing
 from labelwise.base.storage import is_uri
-from labelwise.base.text import as_cell, first_line
+from labelwise.base.text import as_cell
 from labelwise.errors import DataError
 from labelwise.pictures.memory import BytesImages, FeatureRows
 from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
+from labelwise.tables.archives import Archive
 from labelwise.tables.reading import reads_as_columns, reads_as_lists
-from labelwise.tables.rows import require_file
 from labelwise.tables.table import SPLIT_WORDS, LabelTable, SoftLabels
 from labelwise.tables.tabular import as_cells
 
@@ -210,64 +208,30 @@ def _encoded(images: ImageSource, row: int) -> bytes:
     return buffer.getvalue()
 
 
-NEEDED = ("features", "labels", "label_names")
-OPTIONAL = ("observed", "split", "ids", "group")
-
-
-def read_arrays(
-    file: Path, needed: Sequence[str], optional: Sequence[str] = ()
-) -> dict[str, NDArray[Any]]:
-    """Return arrays of an .npz file by name; those of ``optional`` only where they are there."""
-    try:
-        # Opened here: numpy leaves a file open that is not an archive.
-        with require_file(file).open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            there = [name for name in optional if name in arrays]
-            return {name: arrays[name] for name in (*needed, *there)}
-    except (
-        *(KeyError, ValueError, OSError, EOFError, SyntaxError, TypeError),
-        *(BadZipFile, ZlibError, NotImplementedError),
-    ) as error:
-        listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
-        raise DataError(f"{file}: must be an .npz file of {listed} ({first_line(error)})") from None
+ARRAYS = ("features", "labels", "label_names", "observed", "split", "ids", "group")
 
 
 def read_feature_file(path: Path) -> LabelTable:
     """Return the table of an .npz file of features and labels."""
-    arrays = read_arrays(path, NEEDED, OPTIONAL)
-    features, labels = arrays["features"], arrays["labels"]
-    for name, kinds, what in (
-        *(("features", "fiu", "numbers"), ("labels", "fiub", "numbers")),
-        *(("observed", "iub", "0 and 1"), ("label_names", "U", "texts")),
-        *(("split", "U", "texts"), ("ids", "U", "texts"), ("group", "U", "texts")),
-    ):
-        if name in arrays and arrays[name].dtype.kind not in kinds:
-            raise DataError(f"{path}: {name} must hold {what}, got {arrays[name].dtype}")
-    if features.ndim not in (2, 4) or not features.size:
-        raise DataError(f"{path}: features must be (N, D) or (N, D, h, w), got {features.shape}")
-    names = [str(name) for name in arrays["label_names"].ravel()]
-    shape, rows = (len(features), len(names)), (len(features),)
-    expected = {"labels": shape, "observed": shape, "split": rows, "ids": rows, "group": rows}
-    for name, wanted in expected.items():
-        if name in arrays and arrays[name].shape != wanted:
-            raise DataError(f"{path}: {name} must be {wanted}, got {arrays[name].shape}")
-    if not np.isfinite(features).all():
-        row = int(np.flatnonzero(~np.isfinite(features.reshape(len(features), -1)).all(1))[0])
-        raise DataError(f"{path}, row {row + 1}: features must be finite numbers")
-    split = arrays.get("split")
+    archive = Archive(path, ARRAYS)
+    features = archive.features("features", (None, None), (None,) * 4)
+    archive.array("labels", "fiub", (None, None))
+    rows, width = len(features), archive.array("label_names", "Uiu", (None,)).size
+    labels = np.asarray(archive.labels((rows, width)))
+    split = archive.texts("split", rows)
     if split is not None:
-        strange = [word for word in np.unique(split).tolist() if word.lower() not in SPLIT_WORDS]
-        if strange:
-            raise DataError(f"{path}: split must be train, val or test, got {strange[0]!r}")
-        split = np.array([SPLIT_WORDS[word.lower()] for word in split.tolist()])
-    ids, group = (arrays[name].tolist() if name in arrays else None for name in ("ids", "group"))
+        strange = next((word for word in split if word.lower() not in SPLIT_WORDS), None)
+        if strange is not None:
+            raise DataError(f"{path}: split must be train, val or test, got {strange!r}")
+        split = tuple(SPLIT_WORDS[word.lower()] for word in split)
     try:
         return LabelTable.from_arrays(
-            names,
-            FeatureRows(features.astype(np.float32, copy=False), ids),
+            archive.names(width, "label_names"),
+            FeatureRows(features, archive.texts("ids", rows)),
             labels,
-            arrays["observed"] != 0 if "observed" in arrays else None,
+            ~np.isnan(labels),
             split=split,
-            group=group,
+            group=archive.texts("group", rows),
             name=path.stem,
         )
     except ValueError as error:

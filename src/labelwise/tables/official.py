@@ -29,7 +29,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.decode import image_files
 from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.pictures.sources import CropImages, FileImages
-from labelwise.tables.export import read_arrays
+from labelwise.tables.archives import Archive
 from labelwise.tables.rows import from_rows, inner, read_fields, read_json, read_lines, require_file
 from labelwise.tables.table import LabelSets, LabelTable, SoftLabels
 from labelwise.types import LabelSpace
@@ -177,19 +177,14 @@ def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
             f"{file} is missing: put there the arrays question_id (N,) and features (N, D) of a "
             "model that reads photo and question, such as LXMERT's pooled output"
         )
-    arrays = read_arrays(file, ("question_id", "features"))
-    ids, features = arrays["question_id"], arrays["features"]
-    kinds_fit = ids.dtype.kind in "iu" and features.dtype.kind in "fiu"
-    if not kinds_fit or features.ndim != 2 or ids.shape != (len(features),):
-        raise DataError(
-            f"{file}: question_id must be whole numbers (N,) and features numbers (N, D), got "
-            f"{ids.dtype} {ids.shape} and {features.dtype} {features.shape}"
-        )
+    archive = Archive(file)
+    features = archive.features("features", (None, None))
+    ids = archive.array("question_id", "iu", (len(features),))
     rows = {number: row for row, number in enumerate(ids.tolist())}
     if missing := [number for number in numbers if number not in rows]:
         such = f"such as {missing[0]}"
         raise DataError(f"{file}: {len(missing):,} questions have no features, {such}")
-    return np.ascontiguousarray(features[[rows[number] for number in numbers]], np.float32)
+    return features[[rows[number] for number in numbers]]
 
 
 # CIFAR-10 and CIFAR-100, binary version. CIFAR60+40: two of the five fine classes of each of the 20

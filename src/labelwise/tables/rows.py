@@ -5,19 +5,24 @@ Only regular files are opened: a pipe or a device in a folder could be read for 
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from labelwise.base.names import Names
+from labelwise.base.pydantic_errors import first_fault
 from labelwise.errors import DataError
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.tables.columns import Vocabulary
-from labelwise.tables.table import LabelSets, LabelTable
+from labelwise.tables.table import SPLIT_WORDS, LabelSets, LabelTable
 
+Shape = TypeVar("Shape")
+ADAPTERS: dict[object, TypeAdapter[Any]] = {}  # by shape, made when it is first read
 LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps one of a pair, which is text
 
 
@@ -34,16 +39,22 @@ def from_rows(
     name: str,
     names: Sequence[str] | None = None,
     unknown: Sequence[Iterable[str]] | None = None,
-    split: Sequence[str] | None = None,
+    split: Sequence[str | None] | None = None,
     group: Sequence[str] | None = None,
 ) -> LabelTable:
     """Return the table of label names for each image; without ``names`` they are sorted.
 
-    What is ``unknown`` of an image may be :class:`AllBut` some labels.
+    What is ``unknown`` of an image may be :class:`AllBut` some labels. Splits are
+    left out unless every word names one.
     """
     source = FileImages(*images) if isinstance(images, tuple) else images
     vocabulary = Vocabulary(names)
     unknown = unknown or [()] * len(labels)
+    for row, (words, hidden) in enumerate(zip(labels, unknown, strict=True)):
+        both = () if isinstance(hidden, AllBut) or not hidden else {*words} & {*hidden}
+        for word in sorted(both)[:1]:
+            where = f"{name}, {source.ids[row]}"
+            raise DataError(f"{where}: {word!r} cannot be both present and unknown")
     numbers = [
         [vocabulary.number(word, f"{name}, {source.ids[row]}") for word in words]
         for rows in (labels, unknown)
@@ -52,12 +63,13 @@ def from_rows(
     space, columns = vocabulary.finish()
     sets = [columns[row] for row in numbers]
     all_but = np.array([isinstance(words, AllBut) for words in unknown], np.bool_)
+    splits = [SPLIT_WORDS.get(str(word).strip().lower(), "") for word in split or ()]
     return LabelTable(
         space,
         source,
         LabelSets.from_lists(sets[: len(labels)], len(space)),
         LabelSets.from_lists(sets[len(labels) :], len(space), all_but),
-        None if split is None else np.asarray(split, "U5"),
+        np.array(splits, "U5") if splits and all(splits) else None,
         None if group is None else Names(group),
         name,
     )
@@ -108,6 +120,27 @@ def parse_json(content: bytes, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({error})") from None
 
 
+def read_as(path: Path, shape: type[Shape]) -> Shape:
+    """Return the content of a JSON file as a dataclass, or raise a DataError that says where not.
+
+    Keys that the dataclass does not have are left out. Text is never taken as a number.
+    """
+    return parse_as(require_file(path).read_bytes(), str(path), shape)
+
+
+def parse_as(content: bytes, where: str, shape: type[Shape]) -> Shape:
+    """Return JSON as a dataclass or a list of them, or raise a DataError that says where not."""
+    text = content.removeprefix(BOM_UTF8)
+    if shape not in ADAPTERS:
+        ADAPTERS[shape] = TypeAdapter(shape)
+    try:
+        value: Shape = ADAPTERS[shape].validate_json(text, strict=True)
+    except ValidationError as error:
+        fault = first_fault(error).replace("Invalid JSON", "not JSON")
+        raise DataError(f"{where}: {fault}") from None
+    return value
+
+
 def inner(value: Any, *keys: str) -> Any:
     """Return what stands under keys of JSON objects within each other, None where one is none."""
     for key in keys:
@@ -115,9 +148,12 @@ def inner(value: Any, *keys: str) -> Any:
     return value
 
 
-def read_xml(path: Path) -> ElementTree.Element:
-    """Return the root of an XML file, or raise a DataError; entities are not allowed."""
-    return parse_xml(require_file(path).read_bytes(), str(path))
+def read_xml(path: Path, tag: str) -> ElementTree.Element:
+    """Return the root of an XML file, which must be of a ``tag``, or raise a DataError."""
+    root = parse_xml(require_file(path).read_bytes(), str(path))
+    if root.tag != tag:
+        raise DataError(f"{path}: must begin with <{tag}>, got <{root.tag:.40}>")
+    return root
 
 
 def parse_xml(content: bytes, where: str) -> ElementTree.Element:

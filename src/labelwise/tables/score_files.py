@@ -14,106 +14,26 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
-from tokenize import TokenError
-from typing import Any, Literal
-from zipfile import BadZipFile, ZipFile
-from zlib import error as ZlibError  # noqa: N812
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pyarrow import compute
 
 from labelwise.base.table_files import matrix_of_lists, read_parquet
-from labelwise.base.text import first_line
 from labelwise.errors import DataError
-from labelwise.tables.tabular import TABULAR, TabularFile, json_objects, open_tabular
+from labelwise.tables.archives import Archive, Floats, Texts
+from labelwise.tables.tabular import TABULAR, json_objects, open_tabular
+from labelwise.tables.words import ABSENT, NO_STATE, PRESENT
 from labelwise.types import matching_columns, nearest
 
-Table = dict[str, NDArray[Any]]
-
-
-def npz_arrays(path: Path, known: Sequence[str] | None = None) -> Table:
-    """Return the arrays of an archive, of ``known`` names; each as long as its header says."""
-    arrays: Table = {}
-    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    try:
-        with ZipFile(path) as archive:
-            for member in archive.infolist():
-                name = member.filename.removesuffix(".npy")
-                if name in arrays:
-                    raise DataError(f"{path}: array {name!r} is there twice")
-                with archive.open(member) as stream:
-                    version = npy.read_magic(stream)
-                    if version not in headers:
-                        raise ValueError(f"numpy's format {version[0]}.{version[1]} is not read")
-                    shape, _, dtype = headers[version](stream)
-                    if dtype.hasobject:
-                        raise DataError(
-                            f"{path}: array {name!r} holds Python objects, which are never read; "
-                            "store text as numpy text, for example np.array(names, dtype=str)"
-                        )
-                    if prod(shape) * dtype.itemsize != member.file_size - stream.tell():
-                        raise DataError(f"{path}: array {name!r} is cut off or damaged")
-                    stream.seek(0)
-                    arrays[name] = npy.read_array(stream, allow_pickle=False)
-    # What a damaged archive raises is up to zipfile, zlib and numpy.
-    except (OSError, BadZipFile, ZlibError, EOFError, ValueError, RuntimeError) as error:
-        raise DataError(f"{path}: not a readable .npz file ({first_line(error)})") from None
-    except (AttributeError, KeyError, TypeError, SyntaxError, TokenError, MemoryError):
-        raise DataError(f"{path}: not a readable .npz file (damaged)") from None
-    strange = next((name for name in arrays if known is not None and name not in known), None)
-    if strange is not None:
-        raise DataError(f"{path}: unknown array {strange!r}{nearest(strange, known or ())}")
-    return arrays
-
-
-def npz_matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | None:
-    """Return a matrix of numbers, None where there is none."""
-    value = arrays.get(name)
-    if value is not None and (value.ndim != 2 or value.dtype.kind not in "fiub"):
-        got = f"{value.dtype} {value.shape}"
-        raise DataError(f"{path}: {name} must be a matrix of numbers (rows, labels), got {got}")
-    return None if value is None else value.astype(np.float64)
-
-
-def npz_labels(
-    path: Path, arrays: Table, shape: tuple[int, int]
-) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
-    """Return the labels of an archive, NaN where they are not observed, and their names."""
-    labels, observed = (npz_matrix(path, arrays, name) for name in ("labels", "observed"))
-    for name, value in (("labels", labels), ("observed", observed)):
-        if value is not None and value.shape != shape:
-            raise DataError(f"{path}: {name} must have shape {shape}, got {value.shape}")
-    if observed is not None:
-        if labels is None or not np.isin(observed, (0, 1)).all():
-            raise DataError(f"{path}: observed must be true and false, or 1 and 0, beside labels")
-        labels = np.where(observed == 1, labels, np.nan)
-    names = npz_texts(path, arrays, "names", shape[1])
-    return labels, names or tuple(f"label-{column}" for column in range(shape[1]))
-
-
-def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, ...] | None:
-    """Return an array of texts, None where there is none."""
-    value = arrays.get(name)
-    if value is None:
-        return None
-    if value.shape != (length,) or value.dtype.kind not in "Uiu":
-        got = f"{value.dtype} {value.shape}"
-        raise DataError(f"{path}: {name} must be {length} texts or integers, got {got}")
-    return tuple(str(item) for item in value.tolist())
-
-
 Kind = Literal["logits", "probs"]
-Floats = NDArray[np.float64]
-Texts = tuple[str, ...]
-Answers = tuple[tuple[str, ...], tuple[str, ...], Floats, int]  # labels, ids, probs, failed
-FITTED_FORMAT = 1  # of link.json and thresholds.json
+Answers = tuple[Texts, Texts, Floats, int]  # labels, ids, probabilities, photos that failed
 ARRAYS = ("scores", "labels", "observed", "names", "ids", "split", "group")
 ANSWER_COLUMNS = ["path", "labels", "error"]
+WORDS = dict.fromkeys(NO_STATE, "nan") | dict.fromkeys(ABSENT, "0") | dict.fromkeys(PRESENT, "1")
 
 
 @dataclass(frozen=True)
@@ -145,10 +65,6 @@ class RawScores:
             if blank is not None:
                 raise DataError(f"{self.source}: every {what} needs a name, got {blank!r}")
             refuse_twice(self.source, values, what)
-        unnamed = [row for row, name in enumerate(self.group or ()) if not name.strip()]
-        if unnamed:
-            way = "name it, if need be with a name of its own"
-            raise DataError(f"{self.row(unnamed[0])}: every row needs a group, or none; {way}")
         return self
 
 
@@ -177,36 +93,33 @@ def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
     stream = open_tabular(path)
     headers = list(stream.header)
     refuse_twice(source, headers, "the column")
-    by_name = not stream.text_only and {"path", "probs"} <= {*headers}
     marked = any(name.startswith(("score:", "label:")) for name in headers)
     in_lines = suffix in (".jsonl", ".ndjson") and not marked
-    if not by_name and not in_lines and headers[:3] != ANSWER_COLUMNS:
-        table = _table_of(stream)
-        return replace(_columns(source, table, keep), notes=stream.notes).check_names()
-    if keep:
+    by_name = not stream.text_only and {"path", "probs"} <= {*headers}
+    of_predict = in_lines or by_name or headers[:3] == ANSWER_COLUMNS
+    if keep and of_predict:
         way = "use a table with columns id, score:NAME and the one asked for"
         raise DataError(f"{path} holds paths and answers alone, no column {keep[0]!r}; {way}")
     if in_lines:
-        names, ids, probs, failed = _json_lines(source)
+        answers = _json_lines(path)
     elif by_name:
-        names, ids, probs, failed = _answer_lists(source, read_parquet(path))
+        answers = _answer_lists(source, read_parquet(path))
     else:
-        table = _table_of(stream)
-        names, ids, probs, failed = _answer_columns(source, table)
+        batches = list(stream.batches(headers))
+        empty = pa.schema([(name, pa.string()) for name in headers])
+        table = pa.Table.from_batches(batches, None if batches else empty)
+        if not of_predict:
+            return replace(_columns(source, table, keep), notes=stream.notes).check_names()
+        answers = _answer_columns(source, table)
+    names, ids, probs, failed = answers
     return RawScores(source, names, ids, probs, None, kind="probs", failed=failed).check_names()
 
 
-def _table_of(stream: TabularFile) -> Any:
-    headers = list(stream.header)
-    empty = pa.schema([(name, pa.string()) for name in headers])
-    batches = list(stream.batches(headers))
-    return pa.Table.from_batches(batches, None if batches else empty)
-
-
-def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
+def _columns(source: str, table: pa.Table, keep: Sequence[str]) -> RawScores:
     headers = table.column_names
-    if "id" not in headers:
-        raise DataError(f"{source}: there is no column 'id'{nearest('id', headers)}")
+    for name in ("id", *keep):
+        if name not in headers:
+            raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
     scored, labelled = (
         [name.removeprefix(mark) for name in headers if name.startswith(mark)]
         for mark in ("score:", "label:")
@@ -216,73 +129,69 @@ def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
         raise DataError(f"{source}: there are no columns 'score:NAME' or 'label:NAME', got {got}")
     if scored and labelled:
         matching_columns(scored, labelled, of="columns score:NAME", in_=f"{source}, label:NAME")
-    ids = _texts_of(source, table, "id")
+    ids = _texts(source, table, "id")
     split, group = (
-        _texts_of(source, table, name) if name in headers else None for name in ("split", "group")
+        _texts(source, table, name) if name in headers else None for name in ("split", "group")
     )
-    for name in keep:
-        if name not in headers:
-            raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
-    facts = {name: _fact(source, table, name) for name in keep}
     names = scored or labelled
     scores, labels = (
         np.stack([_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1)
-        if own
+        if listed
         else None
-        for mark, own in (("score", scored), ("label", labelled))
+        for mark, listed in (("score", scored), ("label", labelled))
     )
+    facts = {name: _texts(source, table, name) for name in keep}
     return RawScores(source, tuple(names), ids, scores, labels, split, group=group, facts=facts)
 
 
-def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
-    """Return a column that was asked for as text; every row needs a value."""
+def _texts(source: str, table: pa.Table, column: str) -> Texts:
+    """Return a column as text; every row needs a value."""
     values = table[column].to_pylist()
-    for row, value in enumerate(values):
+    for row, value in enumerate(values, 1):
         if value is None or not str(value).strip():
-            raise DataError(f"{source}: row {row + 1} has no {column!r}; give it one, or drop it")
+            raise DataError(f"{source}: row {row} has no {column!r}; give it one, or drop the row")
+        if isinstance(value, float | bytes | list):
+            rule = "must be text or a whole number"
+            raise DataError(f"{source}: row {row}: {column!r} {rule}, got {value!r:.60}")
     return tuple(map(str, values))
 
 
-def _texts_of(source: str, table: Any, column: str) -> tuple[str, ...]:
-    values = table[column].to_pylist()
-    for row, value in enumerate(values):
-        if not isinstance(value, str | int):
-            raise DataError(
-                f"{source}: row {row + 1}: {column!r} must be text or a whole number, got {value!r}"
-            )
-    return tuple(map(str, values))
+def _numbers(source: str, table: pa.Table, column: str, ids: Texts) -> Floats:
+    """Return a column as float64, NaN where a cell is empty.
 
-
-def _numbers(source: str, table: Any, column: str, ids: tuple[str, ...]) -> NDArray[np.float64]:
-    """Return a column as float64, NaN where a cell is empty."""
+    Decimal commas are read; in a column of labels also words such as ja, non and ``x``.
+    """
     values = table[column].combine_chunks()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    cells = values
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        trimmed = compute.utf8_trim_whitespace(values)
-        values = compute.if_else(compute.equal(trimmed, ""), None, trimmed)
-        decimal = compute.match_substring_regex(trimmed, r"^-?\d+,\d+$")  # of a German Excel
-        points = compute.replace_substring(values, ",", ".")
-        values = compute.if_else(decimal, points, values)
+        text = compute.utf8_lower(compute.utf8_trim_whitespace(values))
+        text = compute.replace_substring_regex(text, r"^([-+]?\d*),(\d+)$", r"\1.\2")
+        if column.startswith("label:"):
+            places = compute.index_in(text, pa.array([*WORDS], text.type))
+            text = compute.coalesce(pa.array([*WORDS.values()], text.type).take(places), text)
+        values = compute.if_else(compute.equal(text, ""), None, text)
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
     try:
         return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        cells = values.to_pylist()
-        row = next((row for row, cell in enumerate(cells) if not _is_number(cell)), 0)
+        plain = enumerate(values.to_pylist())
+        row = next((row for row, cell in plain if not _is_number(cell)), 0)
         where = f"{source}: row {row + 1} (id {ids[row]!r})"
-        raise DataError(f"{where}: {column!r} must be a number, got {cells[row]!r}") from None
+        got = cells[row].as_py()
+        raise DataError(f"{where}: {column!r} must be a number, got {got!r:.60}") from None
 
 
-def _is_number(cell: Any) -> bool:
+def _is_number(cell: object) -> bool:
     try:
-        return cell is None or isinstance(float(cell), float)
-    except (TypeError, ValueError):
+        return cell is None or np.isscalar(float(str(cell)))
+    except ValueError:
         return False
 
 
-def _answer_columns(source: str, table: Any) -> Answers:
+def _answer_columns(source: str, table: pa.Table) -> Answers:
     """Return predict's CSV: path, labels, error, perhaps a caution in words, then probabilities."""
     headers = table.column_names
     kept = table.take([row for row, error in enumerate(table["error"].to_pylist()) if not error])
@@ -297,7 +206,7 @@ def _answer_columns(source: str, table: Any) -> Answers:
     return tuple(names), ids, matrix, table.num_rows - len(ids)
 
 
-def _answer_lists(path: str, table: Any) -> Answers:
+def _answer_lists(path: str, table: pa.Table) -> Answers:
     """Return predict's Parquet: path, labels, probs in the order of the metadata, error."""
     try:
         names = json.loads((table.schema.metadata or {})[b"labelwise"])["names"]
@@ -308,56 +217,48 @@ def _answer_lists(path: str, table: Any) -> Answers:
         raise DataError(f"{path}: there are no label names in its metadata; {way}") from None
     kept = table.filter(compute.is_valid(table["probs"]))
     matrix = matrix_of_lists(kept["probs"], len(names), f"{path}: probs").astype(np.float64)
-    ids = _texts_of(path, kept, "path")
+    ids = _texts(path, kept, "path")
     return tuple(names), ids, matrix, table.num_rows - len(ids)
 
 
-def _json_lines(path: str) -> Answers:
+def _json_lines(path: Path) -> Answers:
     """Return predict's JSON Lines: objects with path and probs by name, or path and error."""
-    names: tuple[str, ...] = ()
+    names: Texts = ()
     ids: list[str] = []
     rows: list[list[float]] = []
     failed = 0
-    for number, record in json_objects(Path(path)):
+    for number, record in json_objects(path):
+        where, probs = f"{path}: line {number}", record.get("probs")
         if "path" in record and "error" in record:
             failed += 1
             continue
-        probs = record.get("probs")
         if not isinstance(probs, dict) or not isinstance(record.get("path"), str):
             what = "an object with 'path' and 'probs' by name, as `labelwise predict` writes it"
-            raise DataError(f"{path}: line {number} must be {what}")
+            raise DataError(f"{where} must be {what}")
         names = names or tuple(probs)
-        if set(probs) != set(names):
-            odd = sorted(set(probs) ^ set(names))[0]
-            raise DataError(f"{path}: line {number} must have the labels of line 1; {odd!r} is not")
-        values = [probs[name] for name in names]
-        for name, value in zip(names, values, strict=True):
+        if odd := sorted(set(probs) ^ set(names)):
+            raise DataError(f"{where} must have the labels of line 1; {odd[0]!r} is not")
+        for name, value in probs.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 what = f"the probability of {name!r} must be a number, got {value!r}"
-                raise DataError(f"{path}: line {number}: {what}")
+                raise DataError(f"{where}: {what}")
         ids.append(record["path"])
-        rows.append(values)
+        rows.append([probs[name] for name in names])
     return names, tuple(ids), np.array(rows, np.float64).reshape(len(ids), len(names)), failed
 
 
 def _npz(path: Path, keep: Sequence[str]) -> RawScores:
-    arrays = npz_arrays(path, (*ARRAYS, *keep))
-    for name in keep:
-        if name not in arrays:
-            raise DataError(f"{path}: there is no array {name!r}{nearest(name, arrays)}")
-    scores = npz_matrix(path, arrays, "scores")
-    first = npz_matrix(path, arrays, "labels") if scores is None else scores
-    if first is None:
-        raise DataError(f"{path}: there is no array 'scores'{nearest('scores', arrays)}")
-    rows = len(first)
-    labels, names = npz_labels(path, arrays, first.shape)
+    archive = Archive(path, (*ARRAYS, *keep))
+    first = archive.array("scores" if "labels" not in archive else "labels", "fiub", (None, None))
+    scores = archive.array("scores", "fiub", (None, None)) if "scores" in archive else None
+    rows, width = np.shape(first if scores is None else scores)
     return RawScores(
         str(path),
-        names,
-        npz_texts(path, arrays, "ids", rows) or tuple(map(str, range(rows))),
-        scores,
-        labels,
-        npz_texts(path, arrays, "split", rows),
-        group=npz_texts(path, arrays, "group", rows),
-        facts={name: npz_texts(path, arrays, name, rows) or () for name in keep},
+        archive.names(width),
+        archive.texts("ids", rows) or tuple(map(str, range(rows))),
+        None if scores is None else scores.astype(np.float64),
+        archive.labels((rows, width)),
+        archive.texts("split", rows),
+        group=archive.texts("group", rows),
+        facts={name: tuple(map(str, archive.array(name, "Uiu", (rows,)))) for name in keep},
     )
