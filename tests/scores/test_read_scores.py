@@ -176,7 +176,7 @@ def test_files_that_are_not_there_or_not_tables(tmp_path):
         with pytest.raises((DataError, CheckpointError), match=name):
             read_scores(tmp_path / name, "logits")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(DataError, match="is not a file"):
+    with pytest.raises(DataError, match="is a folder; give a file"):
         read_scores(tmp_path / "folder.csv", "logits")
 
 
