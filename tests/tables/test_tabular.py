@@ -195,7 +195,7 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
         ("[1]", r"must hold an array of objects, one for each photo"),
         ('{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": 1}', "one kind"),
         ('{"path": "a.jpg", "labels": [1.5]}', "names of labels, got double"),
-        ('{"path": "a.jpg", "labels": {"x": 1}}', "must hold lists or text"),
+        ('{"path": "a.jpg", "labels": {"x": 0.5}}', "must hold lists or text"),
         ('{"path": "a.jpg", "x": 1}\n{"path": "b.jpg", "y": 1}', "line 2: the key 'y'"),
         ('{"path": "a.jpg", "labels": ["x", ["y"]]}', "plain values or lists of names"),
         (b'{"path": "\xff"}', "line 1: it is not UTF-8"),

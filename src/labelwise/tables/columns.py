@@ -29,10 +29,13 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.words import (
+    LONG_SHARE,
+    LONG_VALUE,
     MEANINGS,
     PATH_HEADERS,
     STATES,
     WORDS,
+    folded,
 )
 from labelwise.types import LabelSpace, nearest
 
@@ -432,22 +435,23 @@ def _names_of_json(text: str) -> list[str] | None:
     (['dog'], None)
     """
     try:
-        return _names_in(json.loads(text))
+        return names_in(json.loads(text))
     except (ValueError, RecursionError):
         return None
 
 
-def _names_in(value: Any) -> list[str] | None:
+def names_in(value: object) -> list[str] | None:
+    """Return the names in what JSON holds, None where it does not say plainly which are present."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list):
-        found = [_names_in(item) for item in value]
+        found = [names_in(item) for item in value]
         return None if None in found else [name for names in found for name in names or ()]
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not (LONG_SHARE | LONG_VALUE).isdisjoint(map(folded, value)):
         return None
     for keys in (NAME_KEYS, LIST_KEYS):
         if inside := [value[key] for key in keys if key in value]:
-            return _names_in(inside[:1] if keys is NAME_KEYS else inside)
+            return names_in(inside[:1] if keys is NAME_KEYS else inside)
     if value and all(state in (0, 1) for state in value.values()):
         return [name for name, state in value.items() if state]
     return None if value else []

@@ -49,6 +49,7 @@ from labelwise.tables.words import (
     LONG_VALUE,
     MEANINGS,
     MINUS_ONE,
+    MISSING,
     NO_OBJECTS,
     NO_STATE,
     NONE_WORDS,
@@ -70,6 +71,7 @@ from labelwise.tables.words import (
 
 MOST_CELLS = 100_000  # distinct ones of a column that are kept
 MOST_READINGS = 6
+MOST_SHARED = 3  # words that columns of labels share, such as yes, no and unknown
 MOST_ODD = 6  # words in the columns of labels of which a person is asked
 FREE_TEXT = 30  # letters of a cell that is a sentence and no label
 
@@ -378,9 +380,12 @@ def _number(text: str) -> float:
 
 def _has_counts(cells: Cells) -> bool:
     """Return whether a column may count things: it holds small numbers, and zero or nothing."""
-    whole = all(INTEGER.fullmatch(text) and 0 <= int(text) < 100 for text in cells.texts)
-    percent = len(cells.texts) > 2 and all(text[-1] in "05" for text in cells.texts)
-    return whole and not percent and ("0" in cells.counts or "" in cells.counts)
+    whole = all(INTEGER.fullmatch(text) and 0 <= int(text) <= 100 for text in cells.texts)
+    return whole and ("0" in cells.counts or "" in cells.counts)
+
+
+def _has_percents(cells: Cells) -> bool:
+    return len(cells.texts) > 2 and all(text[-1] in "05" for text in cells.texts)
 
 
 def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
@@ -440,6 +445,12 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
     others = {name: kind for name, kind in kinds.items() if name not in named}
     wanted = ("states", "shares") if given.get("soft") else ("states",)
     block = [name for name, kind in others.items() if kind in wanted and levels[name] < 2]
+    by_name = {cells.name.strip(): cells for cells in free}
+    words = {text.casefold() for name in block for text in by_name[name].texts}
+    for name in [name for name, kind in others.items() if kind == "labels" and levels[name] < 2]:
+        if words and words.issuperset(map(str.casefold, by_name[name].texts)):
+            kinds[name] = others[name] = "states"  # most of its cells are words of the others
+            block = [other for other in kinds if other in block or other == name]
     shares = [name for name, kind in others.items() if kind == "shares" and levels[name] < 2]
     if named and (len(block) < 2 or exact):
         beside = [n for n, k in kinds.items() if re.fullmatch(r"column \d+", n) and k != "numbers"]
@@ -465,7 +476,11 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         return found
     if numbered:
         return [of_labels(numbered)]
-    pairs = [name for name in _columns_of_two_words(free) if not levels[name]]
+    cells = [{text.lower() for text in c.texts} for c in free if c.name.strip() in texts]
+    grades = len(texts) > 1 and len({*chain.from_iterable(cells)}) <= MOST_ODD
+    if grades and all(words & NONE_WORDS for words in cells):  # "none, mild, severe" of each
+        return _block_roles(free, kinds, texts, base, split_note, without)
+    pairs = [name for name in _columns_of_few_words(free, kinds) if not levels[name]]
     if len(pairs) > 1:
         found = _block_roles(free, kinds, pairs, base, split_note, without)
         words = {text.lower() for c in free if c.name.strip() in pairs for text in c.texts}
@@ -475,13 +490,10 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
         alone = all(levels[name] == 2 or kinds[name] == "nothing" for name in beyond)
         return [of_labels(texts, clear=headless or (alone and not levels[texts[0]]))]
     if texts:
-        cells = [{text.lower() for text in c.texts} for c in free if c.name.strip() in texts]
-        grades = len(texts) > 1 and len({*chain.from_iterable(cells)}) <= MOST_ODD
-        if grades and all(words & NONE_WORDS for words in cells):  # "none, mild, severe" of each
-            return _block_roles(free, kinds, texts, base, split_note, without)
         return [*(of_labels([name], clear=False) for name in texts[:3]), of_labels(texts, False)]
-    counts = [c.name.strip() for c in free if kinds[c.name.strip()] == "numbers" and _has_counts(c)]
-    if counts := [name for name in counts if levels[name] < 2]:
+    amounts = [c for c in free if kinds[n := c.name.strip()] == "numbers" and levels[n] < 2]
+    counts = [cells.name.strip() for cells in amounts if _has_counts(cells)]
+    if counts and len(counts) == len(amounts) and not all(map(_has_percents, amounts)):
         return _block_roles(free, kinds, counts, base, split_note, without)
     nothing = kinds and all(kind == "nothing" for kind in kinds.values())
     if nothing or any(cells.binary and cells.name == "labels" for cells in table):
@@ -543,13 +555,17 @@ def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: G
         )
 
 
-def _columns_of_two_words(free: Sequence[Cells]) -> list[str]:
-    """Return the columns that hold the same one or two words, whatever these are."""
-    words = Counter(frozenset(map(str.casefold, cells.texts)) for cells in free if cells.texts)
-    pair = max(words, key=lambda two: (len(two) <= 2, words[two]), default=frozenset())
-    if len(pair) > 2:
-        return []
-    return [c.name.strip() for c in free if c.texts and {*map(str.casefold, c.texts)} <= pair]
+def _columns_of_few_words(free: Sequence[Cells], kinds: Mapping[str, str]) -> list[str]:
+    """Return the columns most of whose cells are words that they share, whatever these are."""
+    columns = [cells for cells in free if kinds[cells.name.strip()] in ("states", "labels", "text")]
+    uses = Counter(word for cells in columns for word in {*map(str.casefold, cells.texts)})
+    shared = {word for word, count in uses.items() if count > 1}
+    found = []
+    for cells in columns:
+        sharing = [cells.counts[text] for text in cells.texts if text.casefold() in shared]
+        if 2 * sum(sharing) >= sum(cells.counts[text] for text in cells.texts):
+            found.append(cells.name.strip())
+    return found if len(shared) <= MOST_SHARED else []
 
 
 def _as_written(free: Sequence[Cells]) -> bool:
@@ -654,6 +670,7 @@ def _block_roles(
     unsure = [name for name in block if len(name) > 1 and record_level(name)]
     if as_written:  # by labelwise itself, where a column such as 'row' or 'train' is a label
         unsure = []
+    unsure += [name for name in block if _says_none(name, block)]
     unsure = list(dict.fromkeys([*unsure, *_other_words(by_name, block)]))
     within, plain = {*block}, [name for name in kinds if not record_level(name)]
     empty = [n for n, kind in kinds.items() if kind == "nothing" and record_level(n) < 2]
@@ -684,6 +701,14 @@ def _block_roles(
         note = f"labels are named in {text!r}; {without(text)}"
         found.insert(0, RoleChoice(options, f"labels named in {text!r}", note, clear=False))
     return found
+
+
+def _says_none(name: str, labels: Sequence[str]) -> bool:
+    """Return whether a column may say that a photo has none of the other labels."""
+    text = name.replace("_", " ").casefold()
+    others = {part for label in labels if label != name for part in name_parts(label)}
+    is_word = len(text) > 3 and name not in MEANINGS and others.isdisjoint(name_parts(name))
+    return is_word and text not in ABSENT and no_label(text) != ""
 
 
 def _left_out(names: Sequence[str]) -> str:
@@ -742,14 +767,16 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
         absent, dashes = [*absent, *dashes], []
     odd += dashes
     blanks = uses[""] - sum(cells.nulls for cells in own)
-    if "" in plain and blanks and not (absent or minus or stated["absent"]):
-        if present and len(ticks) == len(present):
+    nothing = [word for word in plain if word in MISSING and (word or blanks)]
+    if nothing and not (absent or minus or stated["absent"]):
+        if present and len(ticks) == len(present) and "" in nothing:
             absent = [*absent, ""]
-        elif present and not unknown and not odd:
+        elif present and not odd and {*unknown} <= {*nothing}:
+            unknown, shown = [], " and ".join(word or "an empty cell" for word in nothing)
             points.append(
                 [
-                    RoleChoice({"means_unknown": [""]}, "an empty cell means unknown"),
-                    RoleChoice({"absent": [""]}, "an empty cell means absent"),
+                    RoleChoice({"means_unknown": nothing}, f"{shown} means unknown"),
+                    RoleChoice({"absent": nothing}, f"{shown} means absent"),
                 ]
             )
     base: dict[str, Any] = {}
@@ -770,8 +797,12 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
         )
     if odd:
         words = [word for word in plain if word not in unknown and (word or not absent)]
-        two = (words[0], words[1]) if len(words) == 2 and (odd == ["2"] or len(odd) > 1) else None
+        marks = {*words} in ({"o", "x"}, {"1", "2"})
+        two = tuple(words) if len(words) == 2 and (marks or len(odd) > 1) else None
         two = (odd[0], "") if odd == [word for word in words if word] and len(odd) == 1 else two
+        unusual = {*words}.isdisjoint(NONE_WORDS)
+        if len(words) == len(odd) == 3 and unusual:  # words of a language that is not known
+            two = tuple(sorted(words, key=uses.__getitem__, reverse=True))
         found = _odd_states(odd, base, stated, given, plain, first, two)
         if two is None and len(found) == 3 and {*odd} == {*filter(None, plain)} < {*plain}:
             shown = listed([*map(repr, odd)], 5)  # initials or dates where something was seen
@@ -807,9 +838,12 @@ def _odd_states(
     given: Given,
     plain: Mapping[str, str],
     first: Mapping[str, Cells],
-    opposite: tuple[str, str] | None = None,
+    opposite: Sequence[str] | None = None,
 ) -> list[RoleChoice]:
-    """Return what cells may mean that are not usual words; ``opposite`` are the only two."""
+    """Return what cells may mean that are not usual words.
+
+    ``opposite`` are the only two, and perhaps a rarer third one, which means unknown.
+    """
     shares = [word for word in odd if _share(word)]
     if given.get("soft"):
         odd = [word for word in odd if word not in shares]
@@ -817,9 +851,13 @@ def _odd_states(
             return [RoleChoice()]
     if len(shares) == len(odd):
         shown = listed([*map(repr, odd)], 3)
-        return [RoleChoice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)]
+        soft = RoleChoice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)
+        if len(odd) > 2:
+            return [soft]
+        unknown = [*base.get("means_unknown", stated["means_unknown"]), *odd]
+        return [soft, RoleChoice({"means_unknown": unknown}, f"{shown}: unknown", clear=False)]
     numbers = [word for word in odd if NUMBER.fullmatch(word)]
-    counts = all(INTEGER.fullmatch(word) and 0 <= int(word) < 100 for word in numbers)
+    counts = all(INTEGER.fullmatch(word) and 0 <= int(word) <= 100 for word in numbers)
     few = counts and ("0" in plain or "" in plain or len(odd) == 1)
     if (numbers and not few) or len(odd) > MOST_ODD + len(numbers):
         shown = listed([*map(repr, odd)], 3)
@@ -831,11 +869,13 @@ def _odd_states(
     shown = listed([*map(repr, odd)], 5)
     verb = "means" if len(odd) == 1 else "mean"
     if opposite is not None:
-        one, other = opposite
+        one, other, *rare = opposite
+        third = {"means_unknown": [*base.get("means_unknown", ()), *rare]} if rare else {}
+        last = f", {rare[0]!r} unknown" if rare else ""
         return [
             RoleChoice(
-                {"present": [yes], "absent": [no]},
-                f"{yes!r} means present, {no or 'empty'!r} absent",
+                {"present": [yes], "absent": [no], **third},
+                f"{yes!r} means present, {no or 'empty'!r} absent{last}",
                 clear=False,
             )
             for yes, no in ((one, other), (other, one))
@@ -944,7 +984,7 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
 # A number beside a name: "dog (2)", "dog: 0.93", "dog=1", "dog 93 %", "2x dog"; a list's own signs.
 AMOUNT = re.compile(
     r"(?P<name>.*[^\W\d].*?)\s*(?:\(\s*[x×]?\s*\d+(?:[.,]\d+)?\s*%?\s*\)|[:=]\s*\d+(?:[.,]\d+)?\s*%?"
-    r"|\s\d+(?:[.,]\d+)?\s*%)|\d+\s*[x×]\s+(?P<counted>.+)"
+    r"|\s\d+(?:[.,]\d+)?\s*%)|\d+\s*[x×]?\s+(?P<counted>[^\W\d].*)"
 )
 NEGATED = re.compile(
     r"(?:not?|kein|keine|pas de|sin|ohne|without|geen|bez|non) +(.+)|[!¬~-] ?(\w.*)"
@@ -1172,10 +1212,12 @@ def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[R
         return [RoleChoice()]
     codes = [part for part in parts if NUMBER.fullmatch(part) and part != "-1"]
     classes = len(codes) > 2 or numbers or any(map(CODES.fullmatch, parts))
+    others = [code for code in codes if code.strip("0.")]
+    small = not others or any(len(code) == 1 or not code.isdigit() for code in others)
     found: dict[str, list[str]] = {"none": [], "unknown": []}
     for part in parts:
         word = part.casefold()
-        if (word in ("0", "0.0") and classes) or (word == "-1" and numbers):
+        if (word in ("0", "0.0") and classes and small) or (word == "-1" and numbers):
             continue
         if meaning := no_label(part):
             found[meaning].append(part)

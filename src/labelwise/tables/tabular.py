@@ -43,6 +43,7 @@ from labelwise.tables.columns import (
     TableColumns,
     Vocabulary,
     find_columns,
+    names_in,
 )
 from labelwise.tables.reading import (
     OUT,
@@ -287,7 +288,10 @@ def open_json(path: Path) -> TabularFile:
     """Return the table in a .json file: an array of objects, one for each photo."""
     rows = parse_json(path.read_bytes(), path.name)
     if isinstance(rows, dict):
-        rows = [{"path": name, "labels": labels} for name, labels in rows.items()]
+        rows = [
+            {"path": name, **(labels if isinstance(labels, dict) else {"labels": labels})}
+            for name, labels in rows.items()
+        ]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         rule = "must hold an array of objects, one for each photo"
         raise DataError(f"{path.name}: {rule}; export it so")
@@ -347,6 +351,10 @@ def _json_batches(
         arrays = []
         for name in headers:
             values = [row.get(name) for _, row in chunk]
+            if any(dict in map(type, v if isinstance(v, list) else [v]) for v in values):
+                named = [None if value is None else names_in(value) for value in values]
+                is_named = named.count(None) == values.count(None)
+                values = named if is_named else values
             kinds = {type(value) for value in values if value is not None}
             if kinds == {str, list}:  # one label beside lists of them
                 values = [[value] if isinstance(value, str) else value for value in values]
@@ -694,7 +702,8 @@ class _Reader:
             suffixes = {file.suffix for file in files if file.stem == stem}
         except DataError:
             return ""
-        return suffixes.pop() if len(suffixes) == 1 and suffixes <= IMAGE_SUFFIXES else ""
+        is_one = len(suffixes) == 1 and {*map(str.lower, suffixes)} <= IMAGE_SUFFIXES
+        return suffixes.pop() if is_one else ""
 
 
 def _options(where: str) -> dict[str, Any]:

@@ -36,6 +36,7 @@ WINDOWS = "cp1252"
 STRANGE_IN_WORDS = re.compile(
     r"(?:[^\W\d_])[¡-©«-±´-¹»-¿€‚ƒ„…†‡ˆ‰‹•˜™›](?:[^\W\d_])|[a-zß-ÿ][ŠŒŽŸÀ-ÖØ-Þ][a-zß-ÿ]"
 )
+FRAMES = re.compile("[\u2500-\u259f]")  # drawn by DOS around tables
 STRANGE_IN_WESTERN = re.compile(
     rf"[À-ÖØ-öø-ÿ]{{3}}|[ÐÝÞðýþ]|[³¿¹£¥¯¼¶Ÿ][a-zß-ÿ]|[a-zß-ÿ][³¿¹£¥¯¼¶Ÿ]|{STRANGE_IN_WORDS.pattern}"
 )
@@ -204,8 +205,10 @@ def _require_western(name: str, content: bytes) -> None:
         with contextlib.suppress(UnicodeError):
             text = content.decode(code)
             words = [word for word in re.findall(r"[^\W\d_]+", text) if not word.isascii()]
-            letters = {unicodedata.name(letter, "?").split()[0] for letter in "".join(words)}
-            if words and letters <= SCRIPTS[code] and not STRANGE_IN_WORDS.search(text):
+            scripts = [{unicodedata.name(sign, "?").split()[0] for sign in word} for word in words]
+            mixed = any("LATIN" in letters and len(letters) > 1 for letters in scripts)
+            known = set().union(*scripts) <= SCRIPTS[code] and not (mixed or FRAMES.search(text))
+            if words and known and not STRANGE_IN_WORDS.search(text):
                 shown = ", ".join(dict.fromkeys(words[:3]))
                 ways.append(f"{language}, as in {shown}: `--set encoding={code}`")
     listing = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways[:4], 1))

@@ -150,6 +150,7 @@ PRESENT = _listed("""
     1, true, yes, y, t, ja, j, wahr, oui, vrai, si, sí, sì, verdadero, waar, да, tak, ano, igen,
     kyllä, はい, 是, 有, ○, ◯, 〇, ◎, ●, vorhanden, présent, presente, sand, sann, evet, نعم, hai,
     da, jah, sant, ✔️, seen, gesehen, sim, x, ✓, ✔, ☑, ☑️, ✅, 👍, 🟢, 🟩, present, positive, pos, +,
+    так, כן, ναι, có, ใช่, हाँ, detected, found, gefunden, erkannt, nachgewiesen, détecté, detectado,
     vero, on, •, prawda, истина, pravda, tosi, doğru, igaz, adevărat, あり, 예, 네, verdadeiro
 """)
 TICKS = _listed("x, ✓, ✔, ✔️, ☑, ☑️, ✅, +, •, *, ○, ◯, 〇, ●, 👍")  # beside which empty is absent
@@ -158,7 +159,8 @@ ABSENT = _listed("""
     いいえ, 否, 无, ×, ✕, ✖, ✖️, nicht vorhanden, ausente, falsk, usann, hayır, لا, nej, nee, usant,
     not seen, iie, not present, abwesend, nicht gesehen, non présent, ❎, absente, ✗, ✘, ☐, ❌, 👎,
     🔴, 🟥, absent, negative, neg, off, fałsz, ложь, nepravda, epätosi, yanlış, hamis, fals, nu,
-    なし, 아니오, 아니요
+    なし, 아니오, 아니요, ні, לא, όχι, không, ไม่, ไม่ใช่, नहीं, not detected, not found, fehlt,
+    nicht gefunden, nicht erkannt, nicht nachgewiesen, non détecté, no detectado
 """)
 # Pairs whose words mean this only beside each other.
 PAIRS = (
@@ -166,7 +168,8 @@ PAIRS = (
     *(("有", "無"), ("p", "n"), ("pos.", "neg.")),
 )
 MINUS_ONE = {"-1", "-1.0"}
-DASHES = {"-", "–", "—", "--"}
+DASHES = {"-", "–", "—", "--", "−", ".", "·"}
+MISSING = ("", "nan", "null", "<na>", "na")  # as programs write that a cell has no value
 NO_STATE = _listed("""
     ?, ??, na, n/a, n.a., #n/a, nan, null, unknown, unklar, unsure, k.a., unbekannt, tbd, todo,
     inconnu, desconocido, n.v., maybe, vielleicht, nie wiem, неизвестно, forse, quizás, peut-être,
@@ -195,7 +198,8 @@ UNKNOWN_WORDS = _listed("""
     desconhecido, sconosciuto, ismeretlen, necunoscut, tuntematon, pending, skip, skipped, n.d.,
     n. d., nd, unid, unid., unk, sp. indet., idk, dunno, maybe, vielleicht, peut-être, quizás,
     forse, to do, to be determined, ne sait pas, je ne sais pas, ei tiedossa, không rõ,
-    tidak diketahui,
+    tidak diketahui, dito, ditto, idem, see above, siehe oben, недоступно, 確認中, 要確認,
+    check, error,
     अज्ञात, غير معروف, לא ידוע, 미상, 모름, わからない, 不清楚, 未標記, 未标注, 未分類, 未分类
 """)
 # Words that begin so, and phrases: "no animal", "nicht bestimmbar", "sin datos", "unidentified".
@@ -205,8 +209,11 @@ NONE_PHRASE = re.compile(
 )
 UNKNOWN_PHRASE = re.compile(
     r"(not|non|nicht|weiß|weiss|cannot|can't|can’t|could not|unable|don't|ikke|inte|niet|nie|не|não"
-    r"|je ne|to be) .*|un(identif|class|assign|specif|certain|determin|decid|sort|label|mark"
-    r"|known|tag|recogni|categor|read|clear|annot)\w*( .+)?|(indet|indét|undet|unbest|unbekannt"
+    r"|je ne|to be|pas|ei) .*|\w/\w|[未待]\w+"
+    r"|(à|zu|da|por|do|to|att|te|a|needs?|re)[ -]?(vérif|verif|prüf|pruef|revi|sprawdz|check"
+    r"|confirm|kontroll|défin|defin|déterm|determ|anota|annot)\w*"
+    r"|un(identif|class|assign|specif|certain|determin|decid|sort|label|mark|known|tag|recogni|categor|read"
+    r"|clear|annot)\w*( .+)?|(indet|indét|undet|unbest|unbekannt"
     r"|desconocid|inconnu|sconosciut|неопред|неизв|neurčen|neznám|nieokr|niezn|onbeken|onduid|okänd"
     r"|ukjen|ukend|tuntemat|ismeret|bilinm|necunosc)\w*\.?( .+)?|#[\w/]+[!?]|[^\w\s]{1,3}|x{3,5}"
 )
