@@ -279,7 +279,9 @@ def test_a_rebuild_that_stops_anywhere_harms_nothing(update, photos, tmp_path, m
     index = open_index(update.folder)
     index.correct(index.store.row_of(str(photos / "3.png")), {"cat": "absent"})
     index.store.database.put("sidecars", [(b"3.xmp", "3.xmp", None, b"hash", "tags")])
-    (update.folder / "scores" / "mine.txt").write_text("not labelwise's")
+    mine = [update.folder / name for name in ("scores/mine.parquet", "cache/mine.bin")]
+    for path in mine:
+        path.write_text("not labelwise's")
     monkeypatch.setattr(ingest, "ROWS_PER_WRITE", 4)
     written, write = [], pq.write_table
 
@@ -316,7 +318,7 @@ def test_a_rebuild_that_stops_anywhere_harms_nothing(update, photos, tmp_path, m
     (said,) = index.store.corrections(row=index.store.row_of(str(photos / "3.png")))
     assert (said.label, said.state) == ("cat", "absent")
     assert index.store.database.read("sidecars")[0][0] == b"3.xmp"
-    assert (update.folder / "scores" / "mine.txt").is_file()
+    assert all(path.read_text() == "not labelwise's" for path in mine)
     assert not [*update.folder.glob(".*")]
 
 

@@ -31,10 +31,6 @@ from labelwise.base.files import locked, require_regular
 from labelwise.base.text import one_line
 from labelwise.errors import CheckpointError, LabelwiseError
 
-HASHED = (
-    *("index.json", "model.json", "held-out.parquet", "validation.parquet", "taxonomy.csv"),
-    *("projection.npy", "scores/*.parquet", "embeddings/*.parquet", "looks/*.parquet"),
-)
 CHUNK = 1 << 20  # bytes that are read at once
 
 Parts = Callable[[int, int], Iterable[NDArray[Any]]]

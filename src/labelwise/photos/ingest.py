@@ -47,12 +47,12 @@ from labelwise.models.loading import load_model, spec_of
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import DeployedModel, Scored, score
 from labelwise.models.spec import ModelSpec
-from labelwise.photos.database import HASHED
+from labelwise.photos.embeddings import PROJECTION_FILE
 from labelwise.photos.filters import near_copies
 from labelwise.photos.index import LIKENESS_FILE, Index, IndexFacts
 from labelwise.photos.lists import carry_receipts
 from labelwise.photos.shift import PICTURES_FILE, HeldOutPictures, likeness_of
-from labelwise.photos.store import ANSWERS_FILE, Content, PhotoFile, Store
+from labelwise.photos.store import ANSWERS_FILE, PART, Content, PhotoFile, Store
 from labelwise.pictures.decode import (
     FORMATS,
     IMAGE_SUFFIXES,
@@ -77,8 +77,11 @@ SECONDS_PER_WRITE = 20.0
 REQUESTS = 16  # that wait for object storage at once
 REBUILDING, REBUILT = ".rebuilding", ".rebuilt"  # an index that grows, one that is complete
 REPLACED = (
-    *("photos.sqlite*", *HASHED, PICTURES_FILE, LIKENESS_FILE, "cache/*.bin", "cache/*.bin.sums"),
-)  # files of an index of which a rebuilt one has its own
+    *("photos.sqlite*", "index.json", "model.json", "held-out.parquet", "validation.parquet"),
+    *(TAXONOMY_FILE, PROJECTION_FILE, PICTURES_FILE, LIKENESS_FILE, "cache/copies.bin*"),
+    *(f"{kind}/{PART}" for kind in ("scores", "embeddings", "looks")),
+    *(f"cache/{kind}-*.bin*" for kind in ("scores", "embeddings", "looks", "p", "q")),
+)  # files of an index of which a rebuilt one has its own; no other file is touched
 WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES

@@ -41,6 +41,7 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.photos.database import CacheFiles, Database, create_database, open_database, way_out
 from labelwise.pictures.sources import read_image_file
 
+PART = "[0-9]" * 12 + ".parquet"  # the names of files of columns, which are their first rows
 NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vectors
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
@@ -333,7 +334,7 @@ class Store(AbstractContextManager["Store", None]):
             )
 
     def _segments(self, kind: str) -> list[Path]:
-        return sorted((self.folder / kind).glob("*.parquet"))
+        return sorted((self.folder / kind).glob(PART))
 
     def _values(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
         files = self._segments(kind)
