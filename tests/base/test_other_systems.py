@@ -139,12 +139,12 @@ WITHOUT = """
 import os
 from labelwise.pictures.worker_starter import can_start
 from labelwise.pictures.prefetch import available_cores
-from labelwise.base.allocator import give_back_freed_memory, keep_freed_memory
+from labelwise.base.allocator import keep_freed_memory
 print(can_start(), available_cores() == os.cpu_count())
-print(keep_freed_memory(), give_back_freed_memory())
+print(keep_freed_memory())
 """
 
 
 @pytest.mark.parametrize("system", ["macos", "windows"])
 def test_what_is_not_there_is_done_without(tmp_path, system, warm_commands):
-    assert code(warm_commands, tmp_path, system, WITHOUT) == ["False True", "False False"]
+    assert code(warm_commands, tmp_path, system, WITHOUT) == ["False True", "False"]

@@ -157,18 +157,18 @@ def test_what_is_said_of_thousands_of_wrong_arguments_is_short(library, index):
     asked += [("no tool " * 10_000, {})]
     said = list(map(refused, asking(tools, *asked, write=True)))
     assert max(map(len, said)) <= 2100
-    assert [one for one in said if "may hold 1,000 entries" in one] == [*said[2:4], said[4]]
+    assert all("validation error" in one for one in said[:-1])
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"top": True}, "top must be a number, got true"),
-        ({"wrong_about": False}, "wrong_about must be a number, got false"),
+        ({"top": True}, "top\n  Input should be a valid integer"),
+        ({"wrong_about": False}, "wrong_about\n  Input should be a valid number"),
         ({"top": 10**9}, "less than or equal to 200"),
         ({"query": "unicorn"}, "unicorn"),
-        ({"limit": 5}, "search_photos takes no 'limit'; it takes query, top, at_least"),
-        ({"x" * 5000: 5}, "search_photos takes no 'xxx"),
+        ({"limit": 5}, "limit\n  Extra inputs are not permitted"),
+        ({"x" * 5000: 5}, "xxx"),
     ],
 )
 def test_an_argument_of_another_kind_or_name_is_refused(library, index, given, sentence):
@@ -180,7 +180,7 @@ def test_an_argument_of_another_kind_or_name_is_refused(library, index, given, s
         ("search_photos", {"query": "dog", "newest_first": True, "top": 1}),
     )
     assert sentence in refused(said)
-    assert len(refused(said)) < 500
+    assert len(refused(said)) <= 2100
     assert len(told(right)["photos"]) == 1
 
 

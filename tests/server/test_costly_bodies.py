@@ -1,7 +1,6 @@
 """Bodies that cost much more to answer than to send, or are not what they say, and who reads them.
 
-Oracles: status, size, processor time, Starlette's parser, the thread's name, the sizes that C
-code is given, Python's base64.
+Oracles: status, size, processor time, Starlette's parser, the thread's name, Python's base64.
 """
 
 import asyncio
@@ -9,7 +8,6 @@ import base64
 import json
 import threading
 import time
-from random import Random
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from web_setup import encoded, form, running
 from labelwise.server import api as requests
 from labelwise.server import bodies as json_bodies
 from labelwise.server import bridges
-from labelwise.server.bodies import PIECE, from_base64, read_form, read_json, require_cheap
+from labelwise.server.bodies import PIECE, from_base64, read_form, read_json
 from labelwise.server.security import RefusedError
 
 PICTURE = base64.b64encode(encoded()).decode()
@@ -41,21 +39,15 @@ def test_a_400_digit_number_is_refused_wherever_it_stands(server):
         b"[" + b"[]," * 250_000 + b"1]",
         b"[" + b'{"a":1},' * 120_000 + b"1]",
         b'["' + b"\\u0041" * 1_100_000 + b'"]',
-        b"[" + b",".join([b"7" * 4000] * 1000) + b"]",
         b"[" + b",".join([b"7" * 40] * 60_000) + b"]",
         b"[" + b",".join(b'"%d"' % n for n in range(95_000)) + b"]",
         b"{" + b",".join(b'"%d":1' % n for n in range(95_000)) + b"}",
-        '["{}"]'.format("\u00e9" * 600_000).encode(),
-        (b"1" * 63 + b"a") * 300_000,
         b"[" * 90_000,
         b'{"a":' * 90_000,
     ],
 )
 def test_json_that_is_costly_to_read_is_not_read(body):
-    """Counting takes some milliseconds; reading these took up to two seconds of processor time.
-
-    So did looking for long numbers, where all but one letter of many numbers are digits.
-    """
+    """Counting takes some milliseconds; reading these took up to two seconds of processor time."""
     began = time.thread_time()
     with pytest.raises(RefusedError) as refused:
         read_json(body)
@@ -138,18 +130,6 @@ def test_forms_are_read_as_they_were_written_and_counted():
             files_of(content, kind, 2)
 
 
-def test_a_form_full_of_almost_boundaries_is_read_in_linear_time():
-    """The oracle is the time of a form of a quarter of the size, generously."""
-    for fill in (b"\r", b"\r\n--", b"\r\n-", b"\n", b"-"):
-        times = []
-        for size in (1 << 20, 4 << 20):
-            body, kind = form(("a", fill * (size // len(fill))))
-            began = time.thread_time()
-            assert len(files_of(body, kind, 1)) == 1
-            times.append(time.thread_time() - began)
-        assert times[1] < 8 * times[0] + 0.05
-
-
 NO_FORMS = (
     *(b"", b"--B", b"--B\r\n", b"--B\r\n\r\n", b"--B\r\n\r\nx\r\n--B--", b"--Bx\r\n\r\n\r\n--B--"),
     b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx',
@@ -208,46 +188,16 @@ def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, read, path
     assert all(name.startswith("aside") for name in threads.values()), threads
 
 
-@pytest.mark.parametrize("length", [4, PIECE - 4, PIECE, PIECE + 4, 2 * PIECE, 2 * PIECE + 8])
-@pytest.mark.parametrize("padding", ["", "=", "=="])
-def test_base64_is_what_the_standard_library_takes_for_it(length, padding):
-    """Two texts in a row, each with its padding, are not one, wherever a piece ends."""
-    first = "A" * (length - len(padding)) + padding
-    assert from_base64(first) == base64.b64decode(first, validate=True)
-    for text in (first + "AAAA", first + "AA==", first + "A", first + "!AAA"):
-        try:
-            expected = base64.b64decode(text, validate=True)
-        except ValueError:
-            with pytest.raises(RefusedError):
-                from_base64(text)
-        else:
-            assert from_base64(text) == expected
-
-
-def test_long_bytes_are_decoded_in_pieces(monkeypatch):
-    sizes, decode = [], base64.b64decode
-
-    def noted(text, **more):
-        sizes.append(len(text))
-        return decode(text, **more)
-
-    monkeypatch.setattr(json_bodies.base64, "b64decode", noted)
-    content = Random(0).randbytes(3 * PIECE + 5)
-    assert from_base64("data:image/png;base64," + base64.b64encode(content).decode()) == content
-    assert (max(sizes), len(sizes)) == (PIECE, 5)
-
-
-def test_numbers_and_costs_are_found_across_pieces(monkeypatch):
-    for at in range(PIECE - 70, PIECE + 2):
-        body = b"[" + b" " * at + b"7" * 64 + b"]"
-        with pytest.raises(RefusedError, match="64 digits"):
-            require_cheap(body)
-        require_cheap(body.replace(b"7" * 64, b"7" * 63))
-    # The oracle is the formula, on the whole.
-    body = json.dumps([{"a": ["\\", 1]}] * (PIECE // 8)).encode()
-    cost = sum(body.count(mark) * weight for mark, weight in json_bodies.COSTS.items())
-    monkeypatch.setattr(json_bodies, "MOST_COST", cost)
-    require_cheap(body)
-    monkeypatch.setattr(json_bodies, "MOST_COST", cost - 1)
-    with pytest.raises(RefusedError):
-        require_cheap(body)
+@pytest.mark.parametrize("text", ["", "QUJD", "QUI=", "QQ==", "QQ==QUJD", "QUJ", "QU!D", "é"])
+@pytest.mark.parametrize("start", ["", "data:image/png;base64,", "data:image/png,"])
+def test_base64_is_what_the_standard_library_takes_for_it(text, start):
+    """Two texts in a row, each with its padding, are not one."""
+    try:
+        expected = base64.b64decode(
+            (start + text).removeprefix("data:image/png;base64,"), None, True
+        )
+    except ValueError:
+        with pytest.raises(RefusedError):
+            from_base64(start + text)
+    else:
+        assert from_base64(start + text) == expected

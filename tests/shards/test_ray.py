@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from bucket_setup import served_bucket
@@ -19,11 +18,8 @@ from labelwise.cli import main
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.papers.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
-from labelwise.pictures import Transform
 from labelwise.shards import LocalEngine, make_engine, predict_shards, ray_cluster
-from labelwise.shards.inputs import InputRow, StoredImages
-from labelwise.shards.ray_cluster import RayDecoding, RayEngine, RayTraining
-from labelwise.shards.scoring_task import cluster_decoding
+from labelwise.shards.ray_cluster import RayEngine, RayTraining
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
@@ -92,46 +88,6 @@ def test_workers_are_not_promised_gpus_that_the_cluster_has_not(places, cluster,
         list(make_engine("ray", 1, "cuda").run(task(places / "model", tmp_path), [0]))
     with pytest.raises(SettingsError, match="give --device cuda, not cuda:1"):
         make_engine("ray", 1, "cuda:1")
-
-
-class Killing(Transform):
-    """Ends the process that scales a picture."""
-
-    def resize(self, image):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class InAGraph(Transform):
-    """Resizes by a file that is on this machine alone."""
-
-    is_plain = False
-
-
-def test_a_picture_that_kills_whoever_decodes_it_is_named(places, cluster, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "ATTEMPTS", 1)
-    photo = next((places / "photos").rglob("000.png"))
-    images = StoredImages([InputRow("000.png", str(photo.parent), os.fsencode(photo.name))])
-
-    def read(transform):
-        return list(RayDecoding(ahead=1)(images, transform, [np.arange(1)], torch.device("cpu")))
-
-    (found,) = read(Transform(16))
-    assert found.values.shape == (1, 3, 16, 16)
-    with pytest.raises(LabelwiseError, match=r"2 processes died that decoded 000\.png"):
-        read(Killing(16))
-    with pytest.raises(TypeError, match="only stored pictures and a Transform"):
-        read(InAGraph(16))
-
-
-def test_decoders_are_refused_where_they_do_not_apply(places, tmp_path):
-    for model, engine, device, told in (
-        (places / "model", "local", "cpu", "add --engine ray"),
-        (places / "model", "ray", "cuda", "decodes on the worker's GPU, --decoders on cores"),
-        (tmp_path / "model.onnx", "ray", "cpu", "an exported file scales pictures by itself"),
-    ):
-        with pytest.raises(SettingsError, match=told):
-            cluster_decoding(model, engine, 1, device, 4)
-    assert cluster_decoding(places / "model", "ray", 2, "cpu", 5) == RayDecoding(ahead=4)
 
 
 # Runs on a cluster. Oracle: the same jobs, and the same run, carried out in this process.

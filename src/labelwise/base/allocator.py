@@ -24,14 +24,6 @@ def keep_freed_memory() -> bool:
     return all(library.mallopt(option, value) == 1 for option, value in KEPT.items())
 
 
-def give_back_freed_memory() -> bool:
-    """Give what is freed but kept back to the system, once; return whether any was: only glibc."""
-    if not sys.platform.startswith("linux"):
-        return False
-    library = ctypes.CDLL(None)
-    return hasattr(library, "malloc_trim") and library.malloc_trim(0) == 1
-
-
 def memory_bytes() -> int:
     """Return the size of this machine's memory, 0 where it is not known."""
     try:

@@ -18,7 +18,6 @@ from labelwise.cli.arguments import (
     BatchSize,
     By,
     Decode,
-    Decoders,
     Device,
     Engine,
     Out,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
 BYTES_OF_A_PHOTO, BYTES_OF_A_LABEL = 40, 4  # of a file of answers, at least
-OF_SHARDS = ("engine", "workers", "decoders", "shard_rows")
+OF_SHARDS = ("engine", "workers", "shard_rows")
 
 
 @verb(
@@ -87,7 +86,6 @@ def predict(
     engine: Engine = None,
     workers: Workers = None,
     decode: Decode = None,
-    decoders: Decoders = None,
     shard_rows: Annotated[
         int | None, option("--shard-rows", min=1, help="Images in each shard (4096).")
     ] = None,
@@ -124,7 +122,6 @@ def predict(
             out,
             engine=engine or "local",
             workers=workers or 1,
-            decoders=decoders or 0,
             device=device,
             decoder=decoder,
             batch_size=batch_size or 64,
@@ -203,7 +200,6 @@ def _predict_shards(
     *,
     engine: Literal["local", "ray"],
     workers: int,
-    decoders: int,
     device: str,
     decoder: Literal["cpu", "cuda"],
     batch_size: int,
@@ -212,14 +208,13 @@ def _predict_shards(
     from labelwise.base.storage import without_options
     from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
-    from labelwise.shards.scoring_task import cluster_decoding, decoders_per_worker
+    from labelwise.shards.scoring_task import decoders_per_worker
 
-    reader = cluster_decoding(run, engine, workers, decoder, decoders) if decoders else None
     model = ModelFiles.read(run)
     caution(caution_of(run))
     threads = decoders_per_worker(workers)
-    task = ScoringTask(out, model, batch_size, device, threads, decoder, reader)
-    address, run_by = without_options(out), make_engine(engine, workers, device, decoders)
+    task = ScoringTask(out, model, batch_size, device, threads, decoder)
+    address, run_by = without_options(out), make_engine(engine, workers, device)
     with resumable(address):
         outcome = predict_shards(task, places, run_by, shard_rows=shard_rows, watch=make_watch())
     if outcome.resumed:

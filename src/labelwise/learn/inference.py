@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.batches import Decode, Inputs, PictureReader, read_ahead
+from labelwise.pictures.batches import Decode, Inputs, read_ahead
 from labelwise.pictures.inputs import Failure
 from labelwise.pictures.prefetch import started_ahead
 from labelwise.pictures.transform import Transform
@@ -98,7 +97,6 @@ def infer(
     workers: int | None = None,
     device: torch.device | str = "cpu",
     decode: Decode = "cpu",
-    reader: PictureReader | None = None,
 ) -> Generator[Inferred]:
     """Yield what ``network`` makes of images, batch by batch, in the order of the rows."""
     if batch_size < 1:
@@ -121,8 +119,8 @@ def infer(
             values = _in_parts(network, batch.values, whole_rows) if len(batch.rows) else ()
             return batch, launch(values, device)
 
-    here = partial(read_ahead, workers=workers, decode=decode)
-    with closing((reader or here)(images, transform, batches, device=device)) as inputs:
+    read = read_ahead(images, transform, batches, workers=workers, device=device, decode=decode)
+    with closing(read) as inputs:
         for batch, wait in started_ahead(inputs, launched, 1 if on_gpu else 0):
             yield Inferred(batch.rows, wait(), tuple(batch.failures))
 

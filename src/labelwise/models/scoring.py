@@ -29,7 +29,7 @@ from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # models of onnxruntime do without torch
-    from labelwise.pictures.batches import Decode, PictureReader
+    from labelwise.pictures.batches import Decode
 
 
 @contextmanager
@@ -201,15 +201,13 @@ def score(
     workers: int | None = None,
     embed: bool = False,
     decode: "Decode" = "cpu",
-    reader: "PictureReader | None" = None,
 ) -> Generator[Scored]:
     """Yield the answers of a model for images, batch by batch.
 
     ``rows`` (increasing) chooses some of the images; ``workers`` threads, or processes for a
     GPU, decode, by default one per core; with ``embed`` the pooled features of the backbone come
     too, and what pictures look like. ``decode="cuda"`` lets nvJPEG decode JPEGs on the model's
-    device, with pixels a few levels off; ``auto`` does so wherever the model is on one. A
-    ``reader`` reads in place of this process.
+    device, with pixels a few levels off; ``auto`` does so wherever the model is on one.
     """
     require_probabilities(scorer)
     if embed and not isinstance(scorer, Embedder):
@@ -222,7 +220,7 @@ def score(
         return (scorer.logits(inputs),)
 
     how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "decode": decode}
-    parts = inferred(scorer, network, images, rows=rows, reader=reader, **how)
+    parts = inferred(scorer, network, images, rows=rows, **how)
     empty = np.empty((0, len(scorer.space)), np.float32)
     with closing(parts):
         for batch in parts:
@@ -250,7 +248,6 @@ def inferred(
     batch_size: int = 64,
     workers: int | None = None,
     decode: "Decode" = "cpu",
-    reader: "PictureReader | None" = None,
 ) -> Generator[Any]:
     """Yield what a network, such as a model's logits, makes of images, batch by batch.
 
@@ -259,7 +256,7 @@ def inferred(
     """
     if isinstance(scorer, TorchScorer):
         how: dict[str, Any] = {"rows": rows, "batch_size": batch_size, "workers": workers}
-        return scorer.inferred(network, images, decode=decode, reader=reader, **how)
+        return scorer.inferred(network, images, decode=decode, **how)
     if decode == "cuda":
         raise ValueError("decode=cuda needs a model on a CUDA device; this one is on the cpu")
     some = mapped(network, images, scorer.transform, rows=rows, threads=workers)

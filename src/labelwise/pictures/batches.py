@@ -58,11 +58,6 @@ class Inputs:
     failures: list[Failure] = field(default_factory=list)
 
 
-# Reads pictures for a network, where its process does not do it by itself: from images, a
-# transform, batches of rows and ``device`` to the inputs of these batches, in order.
-PictureReader = Callable[..., Generator[Inputs]]
-
-
 def decodes_on_gpu(decode: Decode, device: torch.device, transform: Transform) -> bool:
     """Return whether a GPU decodes JPEGs; a request that it cannot meet is an error."""
     if decode not in ("auto", "cpu", "cuda"):

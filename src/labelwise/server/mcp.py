@@ -415,6 +415,7 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
     try:
         from mcp.server.mcpserver import Image, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.server.mcpserver.tools import Tool
         from mcp.types import ToolAnnotations
     except ModuleNotFoundError as error:
         words = f"the MCP server needs {error.name}; install it with"
@@ -440,48 +441,39 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
 
         return answered
 
-    facts = {"title": "Photos of a labelwise index", "instructions": INSTRUCTIONS}
-    facts |= {"version": __version__, "log_level": "WARNING"}
-    server = _brief(MCPServer, ToolError)("labelwise", **facts, lifespan=lifespan)
     names = [*tools.READING, *(tools.SCORING if tools.run is not None else ())]
+    made = []
     for name in [*names, *(tools.WRITING if write else ())]:
         hints = {"destructive_hint": False, "open_world_hint": False}
         hints["read_only_hint"] = name not in tools.WRITING
         structured = None if name != "show_photo" else False
         how = {"annotations": ToolAnnotations(**hints), "structured_output": structured}
-        server.add_tool(tool(getattr(tools, name)), **how)
-    return server
+        made.append(_strict(Tool.from_function(tool(getattr(tools, name)), **how)))
+    facts = {"title": "Photos of a labelwise index", "instructions": INSTRUCTIONS}
+    facts |= {"version": __version__, "log_level": "WARNING"}
+    return _brief(MCPServer, ToolError)("labelwise", **facts, lifespan=lifespan, tools=made)
+
+
+def _strict(tool: Any) -> Any:
+    """Return a tool of the SDK that takes no other arguments than its own, and not true as 1."""
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config |= {"extra": "forbid", "strict": True}
+    arguments.model_rebuild(force=True)
+    tool.parameters = arguments.model_json_schema(by_alias=True)
+    return tool
 
 
 def _brief(server: Any, error: Any) -> Any:
-    """Return the SDK's server, made strict about arguments and short in its errors.
-
-    By itself it takes true as 1 and ignores unknown arguments; 200 KB made an answer of 2.4 MB.
-    """
+    """Return the SDK's server, short in its errors: 200 KB of arguments made one of 2.4 MB."""
 
     class BriefServer(server):  # type: ignore[misc]
-        async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any) -> Any:
-            tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
-            known = tools.get(name, {})
-            for key, value in arguments.items() if name in tools else ():
-                if key not in known:
-                    own = shortened(key, 100)
-                    raise error(f"{name} takes no {own!r}; it takes {', '.join(known)}")
-                if isinstance(value, bool) and "boolean" not in _types(known[key]):
-                    wanted = "text" if "string" in _types(known[key]) else "a number"
-                    raise error(f"{key} must be {wanted}, got {str(value).lower()}")
-                if isinstance(value, dict) and len(value) > MOST_ANSWERS:
-                    raise error(f"{key} may hold {MOST_ANSWERS:,} entries, got {len(value):,}")
+        async def call_tool(self, *given: Any) -> Any:
             try:
-                return await super().call_tool(name, arguments, *more)
+                return await super().call_tool(*given)
             except error as raised:
                 raise type(raised)(shortened(str(raised))) from raised.__cause__
 
     return BriefServer
-
-
-def _types(schema: dict[str, Any]) -> set[str]:
-    return {kind["type"] for kind in schema.get("anyOf", [schema]) if "type" in kind}
 
 
 def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:

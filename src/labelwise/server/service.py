@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # a server without an index needs none of it
 
 log = logging.getLogger("labelwise.server")
 
+SECONDS, MEMORY = 10.0, 2 << 30  # that a picture may take to be opened
 BINS = 10
 ENOUGH_ANSWERS = 50  # to random questions, before no alarm means that probabilities fit
 CHECKABLE = ("recall", "precision", "f", "tags")
@@ -241,8 +242,7 @@ class _Answers(Collector):
 
 def decoders_of(settings: ServeSettings, transform: Transform) -> Decoders:
     """Return the processes that open pictures for a server."""
-    seconds, memory = settings.decode_seconds, settings.decode_memory
-    return Decoders(transform, settings.decode_processes, seconds=seconds, memory=memory)
+    return Decoders(transform, settings.decode_processes, seconds=SECONDS, memory=MEMORY)
 
 
 class Service:

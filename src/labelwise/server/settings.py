@@ -44,8 +44,6 @@ class ServeSettings:
     trusted_proxies: tuple[str, ...] = ()
     request_seconds: float = 60.0
     idle_seconds: float = 10.0
-    decode_seconds: float = 10.0
-    decode_memory: int = 2 << 30
     decoders: int | None = None
     access_log: Path | None = None
     photoprism: bool = False
@@ -74,11 +72,11 @@ class ServeSettings:
         if not 0 <= self.port <= 65535:
             yield f"a port must lie between 0 and 65535, got {self.port}"
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
-        least |= {"max_wait": 0, "decode_memory": 1 << 20}
+        least["max_wait"] = 0
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 yield f"{name} must be at least {bound}, got {getattr(self, name)}"
-        for name in ("request_seconds", "idle_seconds", "decode_seconds"):
+        for name in ("request_seconds", "idle_seconds"):
             if not getattr(self, name) > 0:
                 yield f"{name} must be positive, got {getattr(self, name)}"
         queues = {"max_queue": self.max_queue, "client_queue": self.pictures_per_client}

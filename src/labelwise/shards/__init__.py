@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 
-def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0) -> Engine:
-    """Return the engine of a name; with ``decoders`` two workers share a GPU."""
+def make_engine(name: str, workers: int, device: str = "cpu") -> Engine:
+    """Return the engine of a name."""
     if name == "ray":
         from labelwise.shards.ray_cluster import RayEngine
 
@@ -35,8 +35,5 @@ def make_engine(name: str, workers: int, device: str = "cpu", decoders: int = 0)
             raise SettingsError(
                 f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
             )
-        gpus = 1.0 if kind == "cuda" else 0.0
-        if decoders and gpus:  # one computes while the other waits for pictures
-            workers, gpus = 2 * workers, gpus / 2
-        return RayEngine(workers, gpus=gpus, decoders=decoders)
+        return RayEngine(workers, gpus=1.0 if kind == "cuda" else 0.0)
     return LocalEngine(workers)

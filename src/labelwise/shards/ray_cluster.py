@@ -10,31 +10,22 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from labelwise.base.progress import Watch
 from labelwise.base.storage import StorageError
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
-from labelwise.pictures import ImageSource, Transform
-from labelwise.pictures.inputs import Failure
-from labelwise.pictures.prefetch import started_ahead
 from labelwise.shards.engine import ATTEMPTS, LostWorkerError, Task, carried_out
-from labelwise.shards.inputs import InputRow, StoredImages
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings
 
 if TYPE_CHECKING:  # workers that score with an eye have no torch
-    import torch
-
-    from labelwise.pictures.batches import Inputs
+    pass
 
 # One run trained by several processes of a Ray cluster, as by torchrun. Each worker is an actor
 # with one core (and one GPU, where the cluster has some). When one dies, as many as there is room
@@ -273,71 +264,6 @@ class _Group:
                 time.sleep(0.1)
 
 
-# Pictures decoded on any core of a Ray cluster, for workers that only compute:
-#
-#     worker --rows--> task on a free core: read, decode, resize --uint8--> worker: network
-#
-# The bytes of a shard are those of a worker that decodes by itself.
-
-
-@dataclass(frozen=True)
-class RayDecoding:
-    """Reads the batches of a worker by tasks of a cluster, ``ahead`` of them at a time."""
-
-    ahead: int
-
-    def __call__(
-        self,
-        images: ImageSource,
-        transform: Transform,
-        batches: Sequence[NDArray[np.int64]],
-        device: "torch.device",
-    ) -> "Generator[Inputs]":
-        import torch
-
-        from labelwise.pictures.batches import Inputs, sent
-
-        if not isinstance(images, StoredImages) or not transform.is_plain:
-            raise TypeError("only stored pictures and a Transform travel to other nodes")
-        ray = require_ray()
-        needs = {"num_cpus": 1, "max_retries": ATTEMPTS, "scheduling_strategy": SCHEDULING}
-        decode = ray.remote(**needs)(_decoded)
-
-        def start(batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], Any]:
-            return batch, decode.remote([images.rows[row] for row in batch.tolist()], transform)
-
-        for batch, waiting in started_ahead(batches, start, self.ahead):
-            try:
-                good, pixels, failed, outage = ray.get(waiting)
-            except (*worker_losses(ray), ray.exceptions.WorkerCrashedError):
-                names = ", ".join(images.ids[int(row)] for row in batch[:3])
-                what = f"{names} or a picture beside them; they may have run out of memory"
-                raise LabelwiseError(f"{ATTEMPTS + 1} processes died that decoded {what}") from None
-            if outage is not None:
-                images.outage = outage
-                raise outage
-            values = torch.tensor(pixels)  # Ray's own memory may not be written to
-            values = values.pin_memory() if device.type == "cuda" else values
-            failed_rows = ((int(batch[at]), reason) for at, reason in failed)
-            failures = [Failure(row, images.ids[row], reason) for row, reason in failed_rows]
-            yield Inputs(batch[good], sent(values.permute(0, 3, 1, 2), device), failures)
-
-
-def _decoded(
-    rows: list[InputRow], transform: Transform
-) -> tuple[NDArray[np.int64], NDArray[Any], list[tuple[int, str]], StorageError | None]:
-    """Return the readable places, their pixels (n, size, size, C), and the failures."""
-    import torch
-
-    from labelwise.pictures.batches import resized_inputs
-
-    images = StoredImages(rows)
-    (inputs,) = resized_inputs(images, transform, [np.arange(len(rows))], 1, torch.device("cpu"))
-    pixels = np.ascontiguousarray(inputs.values.permute(0, 2, 3, 1).numpy())
-    failed = [(failure.row, failure.reason) for failure in inputs.failures]
-    return inputs.rows, pixels, failed, images.outage
-
-
 T = TypeVar("T")
 OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
 SCHEDULING = "SPREAD"  # of workers over the nodes
@@ -354,9 +280,9 @@ def require_ray() -> Any:
     return ray
 
 
-def worker_needs(gpus: float, cores: int = 1) -> dict[str, Any]:
+def worker_needs(gpus: float) -> dict[str, Any]:
     """Return what a worker takes of a node."""
-    return {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": SCHEDULING}
+    return {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": SCHEDULING}
 
 
 def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
@@ -369,18 +295,16 @@ def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
 class RayEngine:
     """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own.
 
-    ``decoders`` tasks that decode for the workers take the cores instead. ``report`` gets the
-    shards under way now and then, while nothing finishes.
+    ``report`` gets the shards under way now and then, while nothing finishes.
     """
 
     workers: int = 1
     gpus: float = 0
-    decoders: int = 0
     report: Callable[[Sequence[int]], None] | None = None
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         ray = require_ray()
-        with joined(self.decoders or self.workers):
+        with joined(self.workers):
             there = int(ray.cluster_resources().get("GPU", 0))
             if there < self.gpus:  # workers would wait for one for ever
                 raise SettingsError(
@@ -388,8 +312,7 @@ class RayEngine:
                     "--device cpu (runs that are trained: --set hardware.accelerator=cpu), "
                     "or join one that has some by RAY_ADDRESS"
                 )
-            cores = 0 if self.decoders else 1  # or workers could take all that decoders wait for
-            actor = ray.remote(**worker_needs(self.gpus, cores))(_Worker)
+            actor = ray.remote(**worker_needs(self.gpus))(_Worker)
             pool = _Actors(ray, actor, ray.put(task))
             yield from carried_out(pool, self.workers, shards, self.report)
 

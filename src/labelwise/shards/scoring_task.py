@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -33,14 +32,14 @@ from labelwise.base.storage import LocalStorage, Storage, storage_at
 from labelwise.calibration.auto import link_to_spec
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.models.answer_files import CAUTION
-from labelwise.models.loading import is_exported, load_model, model_files
+from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, one_thread, require_probabilities, score
 from labelwise.pictures.prefetch import available_cores
 from labelwise.shards.engine import SUCCESS_FILE, Engine, Manifest, ShardRecord, shard_name
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
 
 if TYPE_CHECKING:
-    from labelwise.pictures.batches import PictureReader
+    pass
 
 PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers
@@ -167,7 +166,6 @@ class ScoringTask:
     device: str = "cpu"
     decoders: int | None = None  # threads or processes
     decode: Literal["cpu", "cuda"] = "cpu"
-    reader: "PictureReader | None" = None  # who decodes, if not the worker
 
     def start(self) -> Callable[[int], ShardRecord]:
         keep_freed_memory()
@@ -178,7 +176,7 @@ class ScoringTask:
         names = list(scorer.space.names)
         facts = {"names": names, "link": link_to_spec(link), "model": self.model.hash}
         schema, caution = answer_schema(json.dumps(facts)), scorer.caution
-        options: Any = {"workers": self.decoders, "decode": self.decode, "reader": self.reader}
+        options: Any = {"workers": self.decoders, "decode": self.decode}
 
         def work(shard: int) -> ShardRecord:
             rows = plan_rows(storage, shard)
@@ -309,18 +307,3 @@ def to_parquet(table: Any) -> bytes:
         table, stream, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=words
     )
     return stream.getvalue()
-
-
-def cluster_decoding(run: Path, engine: str, workers: int, decoder: str, decoders: int) -> Any:
-    """Return who decodes for the workers on a cluster, after a look at what does not go."""
-    if engine != "ray":
-        raise SettingsError("--decoders is for a cluster: add --engine ray")
-    if decoder == "cuda":
-        raise SettingsError("--decode cuda decodes on the worker's GPU, --decoders on cores")
-    if is_exported(run):
-        raise SettingsError(
-            "--decoders is for the model of a run: an exported file scales pictures by itself"
-        )
-    from labelwise.shards.ray_cluster import RayDecoding
-
-    return RayDecoding(ahead=1 + ceil(decoders / workers))
