@@ -98,7 +98,6 @@ def test_no_assert_guards_input():
 CONCRETE_BASES = {
     "QuasibinaryLink": {"TrackedLink"},  # the same in training, its number a buffer of a module
     "_Around": {"NamedWatch", "LimitedWatch"},  # each forwards all but one call
-    "Transform": {"GraphTransform"},  # whose resize a file does
     "RunFolder": {"LoadedRun"},  # which exports, too: models know nothing of exports
     "Reliability": {"CalibrationSums"},  # the same of every label, to which batches add
     "AnsweredList": {"CheckSession"},  # the second also asks

@@ -280,9 +280,9 @@ SIZES = [(64, 64), (200, 150), (150, 200), (77, 60), (1, 1), (3000, 10), (10, 90
 SIZES += [(65, 64), (128, 128), (100, 301), (640, 480), (40, 48)]
 
 
-def resize(transform, *, exact):
+def resize(transform):
     graph = Graph()
-    graph.named(write_resize(graph, transform, "image", exact=exact), "pixels")
+    graph.named(write_resize(graph, transform, "image"), "pixels")
     image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 3])
     session = session_of(graph, image, ["pixels"])
     return lambda picture: session.run(None, {"image": np.asarray(picture)})[0]
@@ -296,16 +296,12 @@ def noise(width, height):
 @pytest.mark.skipif(int(PIL.__version__.split(".")[0]) < 13, reason="another order of the sides")
 @pytest.mark.parametrize("crop", [None, 0.875, 1.0])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos", "nearest"])
-def test_exact_resize_is_pillow_to_the_bit_and_the_quick_one_a_level_away(interpolation, crop):
+def test_the_resize_of_a_file_is_pillow_to_the_bit(interpolation, crop):
     transform = Transform(64, interpolation=interpolation, crop=crop)
-    exact, quick = (resize(transform, exact=exact) for exact in (True, False))
+    written = resize(transform)
     for size in SIZES:
         expected = transform.pixels(noise(*size)).numpy()
-        np.testing.assert_array_equal(exact(noise(*size)), expected, err_msg=str(size))
-        if interpolation in ("bilinear", "bicubic"):
-            apart = quick(noise(*size)).astype(int) - expected
-            assert np.abs(apart).max() <= 1, size
-            assert (apart != 0).mean() < 0.02, size
+        np.testing.assert_array_equal(written(noise(*size)), expected, err_msg=str(size))
 
 
 # Indexes by an exported file. Oracle: those of the run that it was made of.
@@ -390,6 +386,7 @@ REFUSED = {
         *("{}", None),
     ],
     "labelwise_format": ["2"],
+    "exact_resize": ["false"],  # other pixels than the model's own
 }
 
 

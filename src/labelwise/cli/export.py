@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labelwise.models.run_folder import RunFolder
 
 ALL = (
-    *("input_kind", "exact_resize", "pictures", "int8", "int8_anyway", "open_thresholds"),
+    *("input_kind", "pictures", "int8", "int8_anyway", "open_thresholds"),
     *("with_runtime", "license", "push", "weights", "image_size"),
 )
 TAKES = {  # options of each format
@@ -66,10 +66,6 @@ def export(
     with_runtime: Annotated[
         bool, option("--with-runtime", help="Write labelwise_runtime.py beside the file.")
     ] = False,
-    exact_resize: Annotated[
-        bool,
-        option("--exact-resize/--fast-resize", help="Scale as Pillow does (default), or faster."),
-    ] = True,
     license: Annotated[
         str | None, option("--license", help="Of hf: the license that the card names.")
     ] = None,
@@ -101,8 +97,6 @@ def export(
         raise SettingsError(f"--format {kind} is no longer written: {LEFT[kind]}")
     if kind not in TAKES:
         raise SettingsError(f"--format must be one of {', '.join(TAKES)}, got {kind!r}")
-    if not exact_resize and "exact_resize" not in TAKES[kind]:
-        raise SettingsError(f"--fast-resize does not apply to --format {kind}; leave it out")
     refuse(f"it is not an option of --format {kind}", *sorted(set(ALL) - TAKES[kind]))
     if kind in ("onnx", "eye") and place.suffix.lower() != ".onnx":
         raise SettingsError(f"the file must end in .onnx, by which it is known, got {place.name!r}")
@@ -126,7 +120,6 @@ def export(
         return
     form: dict[str, Any] = {
         "input": input_kind or ("image" if spec.transform.bands is None else "pixels"),
-        "exact_resize": exact_resize,
         "open_thresholds": open_thresholds,
     }
     watch = make_watch()

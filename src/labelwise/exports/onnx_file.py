@@ -39,13 +39,12 @@ def export_onnx(
     rows: Sequence[int] | None = None,
     *,
     input: Input = "image",
-    exact_resize: bool = True,
     open_thresholds: bool = False,
     watch: Watch | None = None,
 ) -> tuple[int, Parity]:
     """Write a file once it agrees with the model; return its size and how it compares."""
     chosen = range(len(images)) if rows is None else rows
-    facts = facts_of(predictor, spec, input, exact_resize, open_thresholds)
+    facts = facts_of(predictor, spec, input, open_thresholds)
     content, parity = onnx_content(predictor, facts, images, chosen, watch)
     with replacing(Path(path)) as temporary:
         return temporary.write_bytes(content), parity
@@ -69,7 +68,6 @@ def facts_of(
     predictor: Predictor,
     spec: ModelSpec,
     input: Input = "image",
-    exact_resize: bool = True,
     open_thresholds: bool = False,
 ) -> Facts:
     """Return what the file of a model will say of itself."""
@@ -83,7 +81,6 @@ def facts_of(
         predictor.method,
         spec.weights_sha256,
         input,
-        exact_resize,
         promises=predictor.promises,
         taxonomy=predictor.taxonomy,
         open_thresholds=open_thresholds,

@@ -78,7 +78,6 @@ class Facts:
     method: str
     weights_sha256: str
     input: Input = "image"
-    exact_resize: bool = True
     precision: str = "float32"
     promises: tuple[Mapping[str, Any], ...] = ()
     taxonomy: Taxonomy | None = None
@@ -115,7 +114,7 @@ class Facts:
             "method": self.method,
             "weights_sha256": self.weights_sha256,
             "input": self.input,
-            "exact_resize": json.dumps(self.exact_resize),
+            "exact_resize": "true",
             "open_thresholds": json.dumps(self.open_thresholds),
             "precision": self.precision,
             "promises": json.dumps([dict(promise) for promise in self.promises]),
@@ -134,6 +133,8 @@ class Facts:
         """Return what the metadata of a file says, a ValueError if it cannot be used."""
         try:
             plain = {key: json.loads(metadata[key]) for key in JSON_KEYS if key in metadata}
+            if not plain.get("exact_resize", True):
+                raise ValueError("its --fast-resize gives other pixels; export it again without")
             stated = StatedFacts.model_validate({**metadata, **plain})
             "".join(stated.labels).encode()  # half a character cannot be written
             space = LabelSpace(stated.labels)

@@ -51,20 +51,6 @@ class GraphAnswers:
     ranking: Any = None
 
 
-class GraphTransform(Transform):
-    """The transform of a file, whose resize is part of its graph."""
-
-    is_plain = False
-
-    def __init__(self, model: "OnnxModel") -> None:
-        super().__init__(**model.facts.transform.spec())
-        object.__setattr__(self, "model", model)
-
-    def resize(self, image: Image.Image) -> Image.Image:
-        model: OnnxModel = self.__dict__["model"]
-        return Image.fromarray(model.pixels(np.asarray(image)).transpose(1, 2, 0))
-
-
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
     """An exported ``.onnx`` file; a :class:`~labelwise.models.scoring.Scorer`."""
@@ -97,10 +83,7 @@ class OnnxModel:
 
     @property
     def transform(self) -> Transform:
-        """How a picture is scaled: as Pillow does, unless the graph has another resize."""
-        facts = self.facts
-        as_pillow = facts.input == PIXELS or facts.exact_resize or facts.transform.bands is not None
-        return facts.transform if as_pillow else GraphTransform(self)
+        return self.facts.transform
 
     @property
     def space(self) -> LabelSpace:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import floor, pi
-from typing import Any
 
 import numpy as np
 import onnx
@@ -25,27 +24,19 @@ from labelwise.pictures.transform import THIN
 
 # A picture of any size to the network's pixels, as ONNX operators: PIL's resize, then the crop.
 #
-# ``image`` uint8 (H, W, 3) -> uint8 (3, size, size). Two ways, both with standard operators:
-#
-# * ``exact``: PIL's arithmetic (see :mod:`labelwise.pictures.transform`) as matrix products with
-#   weights of 22 bits. All numbers are integers below 2^53, so float64 products are exact, and the
-#   pixels are PIL's. Only the rows and columns that remain after the crop are computed.
-# * otherwise ONNX's own ``Resize`` of 8-bit pixels with antialiasing, which is faster: where a sum
-#   falls exactly between two levels the pixel is a level off, rarely two. Where a picture grows
-#   that happens often, and there PIL's arithmetic is used too.
+# ``image`` uint8 (H, W, 3) -> uint8 (3, size, size): PIL's arithmetic (see
+# :mod:`labelwise.pictures.transform`) as matrix products with weights of 22 bits. All numbers are
+# integers below 2^53, so float64 products are exact, and the pixels are PIL's. Only the rows and
+# columns that remain after the crop are computed.
 #
 # Pictures whose height PIL scales first are turned before, and turned back after.
 
 BITS = 2.0**22
 BLOCK = 8  # output columns computed at once
 RADIUS = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
-RESIZE: dict[str, dict[str, Any]] = {
-    "bilinear": {"mode": "linear"},
-    "bicubic": {"mode": "cubic", "cubic_coeff_a": -0.5},
-}
 
 
-def write_resize(g: Graph, transform: Transform, image: Value, *, exact: bool) -> Value:
+def write_resize(g: Graph, transform: Transform, image: Value) -> Value:
     """Write the uint8 pixels (3, size, size) of a picture (H, W, 3)."""
     with g.part("resize"):
         if transform.crop is not None:  # as ``Transform``, cut the ends of very long ones off
@@ -71,7 +62,7 @@ def write_resize(g: Graph, transform: Transform, image: Value, *, exact: bool) -
                 ((width, height), (wide, tall)),
             )
         )
-        return _turned(g, turn, _resized(g, transform, planes, second, first, exact), transform)
+        return _turned(g, turn, _resized(g, transform, planes, second, first), transform)
 
 
 @dataclass(frozen=True)
@@ -93,28 +84,13 @@ def _turned(g: Graph, turn: Value, planes: Value, transform: Transform | None) -
     return str(g.op("If", turn, then_branch=branches[0], else_branch=branches[1]))
 
 
-def _resized(
-    g: Graph, transform: Transform, planes: Value, rows: _Axis, columns: _Axis, exact: bool
-) -> Value:
-    size = transform.size
+def _resized(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns: _Axis) -> Value:
     if transform.interpolation == "nearest":
-        taken = g.op("Gather", planes, _nearest(g, rows, size), axis=1)
-        return str(g.op("Gather", taken, _nearest(g, columns, size), axis=2))
-    if exact or transform.interpolation not in RESIZE:
-        return _as_pil(g, transform, planes, rows, columns)
-    quick, precise = Graph(g), Graph(g)
-    names = (
-        _by_resize(quick, transform, planes, rows, columns),
-        _as_pil(precise, transform, planes, rows, columns),
-    )
-    shrinks = g.op(
-        "And",
-        g.op("LessOrEqual", rows.scaled, rows.length),
-        g.op("LessOrEqual", columns.scaled, columns.length),
-    )
-    shrunk, grown = ([(name, "uint8", 3, size, size)] for name in names)
-    branches = quick.body("shrinks", [], shrunk), precise.body("grows", [], grown)
-    return str(g.op("If", shrinks, then_branch=branches[0], else_branch=branches[1]))
+        taken = g.op("Gather", planes, _nearest(g, rows, transform.size), axis=1)
+        return str(g.op("Gather", taken, _nearest(g, columns, transform.size), axis=2))
+    narrow = _scaled_across(g, transform, planes, columns)  # (3, H, size)
+    turned = g.op("Transpose", narrow, perm=[0, 2, 1])
+    return str(g.op("Transpose", _scaled_across(g, transform, turned, rows), perm=[0, 2, 1]))
 
 
 def _scaled(g: Graph, transform: Transform, height: Value, width: Value) -> tuple[Value, Value]:
@@ -149,30 +125,6 @@ def _nearest(g: Graph, axis: _Axis, size: int) -> Value:
     start = g.op("Unsqueeze", axis.offset, [0])
     kept = g.op("Slice", g.op("CumSum", steps, 0), start, g.op("Add", start, size), [0])
     return str(g.op("Min", g.cast(g.op("Floor", kept), "int64"), g.op("Sub", axis.length, 1)))
-
-
-def _by_resize(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns: _Axis) -> Value:
-    sides = [g.op("Unsqueeze", axis.scaled, [0]) for axis in (rows, columns)]
-    resized = g.op(
-        "Resize",
-        g.op("Unsqueeze", planes, [0]),
-        "",
-        "",
-        g.op("Concat", [1, 3], *sides, axis=0),
-        antialias=1,
-        coordinate_transformation_mode="half_pixel",
-        exclude_outside=1,
-        **RESIZE[transform.interpolation],
-    )
-    start = g.op("Concat", *(g.op("Unsqueeze", a.offset, [0]) for a in (rows, columns)), axis=0)
-    end = g.op("Add", start, transform.size)
-    return str(g.op("Squeeze", g.op("Slice", resized, start, end, [2, 3]), [0]))
-
-
-def _as_pil(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns: _Axis) -> Value:
-    narrow = _scaled_across(g, transform, planes, columns)  # (3, H, size)
-    turned = g.op("Transpose", narrow, perm=[0, 2, 1])
-    return str(g.op("Transpose", _scaled_across(g, transform, turned, rows), perm=[0, 2, 1]))
 
 
 def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -> Value:
@@ -266,7 +218,7 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     g, labels = Graph(), len(facts.space)
     if facts.input == "image":
         inputs: list[Typed] = [("image", "uint8", "height", "width", 3)]
-        resized = write_resize(g, facts.transform, "image", exact=facts.exact_resize)
+        resized = write_resize(g, facts.transform, "image")
         g.named(g.op("Unsqueeze", resized, [0]), PIXELS)
     else:
         inputs = [facts.pixels_info("batch")]

@@ -115,7 +115,6 @@ class SolvedModel:
     def content(
         self,
         input: Input | None = None,
-        exact_resize: bool = True,
         open_thresholds: bool = False,
     ) -> bytes:
         """Return the bytes of ``model.onnx``; whoever runs it decodes pictures at full scale."""
@@ -132,7 +131,6 @@ class SolvedModel:
             self.method,
             self.weights_sha256,
             input or ("pixels" if self.transform.reduced_jpeg else "image"),
-            exact_resize,
             promises=self.promises,
             taxonomy=self.taxonomy,
             open_thresholds=open_thresholds,

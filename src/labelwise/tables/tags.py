@@ -47,7 +47,7 @@ PREAMBLE = re.compile(
 BETWEEN = re.compile(r"[,;|\n]|\s#")
 BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
 SCORED = re.compile(r"^(.+?)\s*[:=(]\s*([01]?\.\d+)\)?$")  # dog: 0.9, dog (0.9)
-SENTENCE = re.compile(  # how answers begin that are no list of tags
+SENTENCE = re.compile(  # how answers begin that are not a list of tags
     r"^(?:i|i['’]m|sorry|unable|unknown|unsure|as an ai|there (?:is|are)|"
     r"(?:the|this) (?:image|photo|picture))\b",
     re.IGNORECASE,
