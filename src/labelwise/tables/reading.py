@@ -422,7 +422,8 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
     if one_hot is not None:
         rest = "; ".join(filter(None, (split_note, without(*(name.strip() for name in one_hot)))))
         return [RoleChoice(base, "", rest)]
-    stated = {w.strip().lower() for k in ("present", "absent") for w in as_list(given.get(k))}
+    meanings = ("present", "absent", "means_unknown") if given.get("present") else ("absent",)
+    stated = {w.strip().lower() for k in meanings for w in as_list(given.get(k))}
     kinds = {cells.name.strip(): _kind(cells, stated) for cells in free}
     levels = {name: record_level(name) for name in kinds}
     _refuse_long_form(table, kinds, given)
