@@ -1,7 +1,6 @@
 """The table of limits: ours, a peer's, their ratio, the goal and whether it is met.
 
     python benchmarks/limits.py run search starts     measure parts of limits.yaml on this machine
-    python benchmarks/limits.py table                 print what was measured, machine by machine
     python benchmarks/limits.py page evidence/limits.md     write the page
     python benchmarks/limits.py picture evidence/limits.svg draw our ratio to each peer
     python benchmarks/limits.py keep FILE --machine "NVIDIA H200, 16 cores" --commit 1a2b3c4
@@ -38,7 +37,8 @@ COMMANDS = {
     "starts": "starts.py",
     "serve": "serve.py single clients fair",
     "whole": "training.py --part whole",
-    "scoring_gpu": "scoring.py --device cuda --decode both --sizes 500x375",
+    "scoring": "scoring.py",
+    "scoring_gpu": "scoring.py --device cuda",
     "training": "training.py --part files",
     "beside": "beside.py --s3",
 }
@@ -53,7 +53,8 @@ which are kept in `benchmarks/limits/`. A goal that was missed stays in the tabl
 measured on a machine is named below it. Goals of fast paths that left, of attacks on the server,
 of pauses and of whole runs on a GPU are on this page at commit `6d9d65b5`, with their programs.
 Similar photos by sign codes and queries that are no sum are on it at `6d9d65b5`, solved heads and
-the first minutes of a compiled run at `ad8fbb06`.
+the first minutes of a compiled run at `ad8fbb06`. `predict` with torchvision's decoder on a GPU,
+similar photos beside usearch, and a hundred million photos were not measured: they have no row.
 Milliseconds are those of the machine named; ratios carry over better.
 
 ![Our ratio to each peer or limit, beside its goal](limits.svg)
@@ -319,7 +320,6 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     some = commands.add_parser("run", help="measure parts, without any: all that fit this machine")
     some.add_argument("parts", nargs="*", choices=[*COMMANDS, []])
-    commands.add_parser("table", help="print the figures that are kept")
     commands.add_parser("page", help="write the page").add_argument("file", type=Path)
     drawn = commands.add_parser("picture", help="draw our ratio to each peer")
     drawn.add_argument("file", type=Path)
@@ -337,10 +337,8 @@ def main() -> None:
         run(given.parts or [part for part in COMMANDS if (part in ON_GPU) == on_gpu], known)
     if given.command == "page":
         given.file.write_text(page(known), encoding="utf-8")
-    elif given.command == "picture":
+    if given.command == "picture":
         given.file.write_text(picture(known), encoding="utf-8")
-    else:
-        print(page(known))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,33 @@
-"""Speed of the inference engine: ``python benchmarks/scoring.py [--quick]``.
+"""JPEG files to probabilities: beside plain torch on a CPU, and beside its own parts on a GPU.
 
-``--device cuda --decode cpu|cuda`` measures it on a GPU instead (benchmarks/scoring_gpu.py).
+    python benchmarks/scoring.py
+    python benchmarks/scoring.py --device cuda
 
-engine      JPEG files to probabilities, against decode + forward by hand (the same network, one
-            after the other, the lower bound of the work; goal 0.95) and against a torchvision
-            DataLoader loop with the network as it comes (goal 1.3); then the same on all cores,
-            against a fair share of the work by hand and a DataLoader with a process per core
-All are CPU seconds of the same work on one thread, in one run, but for the seconds on all cores;
-ratios above 1 favour labelwise.
+On a CPU, ``labelwise predict RUN PHOTOS`` beside a loop of Pillow, torchvision and the same network
+in timm: photos of 500 x 375 per processor second, one thread, without the start of either (goal 2).
+
+On a GPU, ``labelwise.score`` in bfloat16 beside the slower of its parts alone, the best of a few
+runs after one that warms up. *Decode*: the files decoded and scaled by processes (goal 0.9), or by
+torchvision's decoder on the GPU (goal 0.6). *Forward*: the network on one batch again and again.
 """
 
 import argparse
-import json
+import os
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import timm
 import torch
+from measure import record
 from PIL import Image
-from scoring_gpu import measure_gpu, noisy_photo
-from torchvision.transforms import (
-    CenterCrop,
-    Compose,
-    InterpolationMode,
-    Normalize,
-    Resize,
-    ToTensor,
-)
+from starts import spent
+from torch import Tensor
+from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
+from training import make_photos
 
-from labelwise.base.allocator import keep_freed_memory
 from labelwise.decide import Threshold
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.methods import make_head
@@ -36,152 +35,127 @@ from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec
 from labelwise.models.scoring import score
-from labelwise.pictures import FileImages
-from labelwise.pictures.decode import decode
+from labelwise.pictures import FileImages, batches
+from labelwise.pictures.batches import CHUNK, decode_by_torchvision
 from labelwise.pictures.prefetch import available_cores
+from labelwise.pictures.processes import borrowed_processes, items_ahead
+from labelwise.pictures.worker import Kind, Work
 from labelwise.types import LabelSpace
 
-BACKBONES, LABELS = ("small-cnn", "efficientnet_lite0"), 80
+NETWORK, LABELS, FEW, BATCH = "tf_efficientnet_lite0", 80, 16, 256
 
 
-def cpu_seconds(function, repeats=3):
-    """Return the least CPU seconds of a few calls."""
-    found = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function()
-        found.append(time.process_time() - start)
-    return min(found)
-
-
-def wall_seconds(function, threads, repeats=3):
-    """Return the least seconds of a few calls, with so many threads for torch."""
-    found = []
-    torch.set_num_threads(threads)
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        found.append(time.perf_counter() - start)
-    torch.set_num_threads(1)
-    return min(found)
-
-
-def make_predictor(name="efficientnet_lite0"):
+def make_predictor(name: str = "efficientnet_lite0") -> Predictor:
     torch.manual_seed(0)
-    head = HeadSpec("linear")
-    backbone = create_backbone(name, image_size=224 if name == "efficientnet_lite0" else 64)
+    backbone, head = create_backbone(name, image_size=224), HeadSpec("linear")
     model = Model(backbone, make_head(head, backbone.channels, LABELS)).eval()
     model.to(memory_format=torch.channels_last)
     space = LabelSpace(tuple(f"label {column}" for column in range(LABELS)))
     return Predictor(model, head, space, Sigmoid(), Threshold(0.5))
 
 
-class Files(torch.utils.data.Dataset):
-    """What a user of torchvision writes: open, convert, transform."""
-
-    def __init__(self, files, transform):
-        self.files, self.transform = files, transform
-
-    def __len__(self):
-        return len(self.files)
-
-    def __getitem__(self, row):
-        with Image.open(self.files[row]) as image:
-            return self.transform(image.convert("RGB"))
-
-
-def plain_transform(transform):
-    """Return the transform as torchvision's own steps."""
-    whole = transform.scale_size(1, 1)[0]
-    kinds = {"bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC}
-    side = whole if transform.crop is not None else (whole, whole)
-    return Compose(
-        [
-            Resize(side, kinds[transform.interpolation]),
-            CenterCrop(transform.size),
-            ToTensor(),
-            Normalize(transform.mean, transform.std),
-        ]
+def beside_plain_torch(folder: Path, names: list[str]) -> None:
+    table = "".join(f"{name},{'dog' if row % 2 else 'cat'}\n" for row, name in enumerate(names))
+    (folder / "table.csv").write_text(f"path,labels\n{table}")
+    spent("train", "table.csv", "-o", "run", repeats=1, at=folder)
+    few, many = (
+        spent("predict", "run", *some, "-o", "answers.csv", repeats=3, at=folder)[0]
+        for some in (names[:FEW], names)
     )
-
-
-def measure_engine(name, count, size):
-    predictor = make_predictor(name)
-    with tempfile.TemporaryDirectory() as folder:
-        source = FileImages(folder, [f"{row}.jpg" for row in range(count)])
-        files = [source.path(row) for row in range(count)]
-        for row, file in enumerate(files):
-            file.write_bytes(noisy_photo(size, row))
-        transform = predictor.transform
-        plain = plain_transform(transform)
-
-        def ours(workers=1):
-            list(score(predictor, source, batch_size=32, workers=workers))
-
-        def by_hand():
-            for at in range(0, count, 32):
-                images = [
-                    decode(file.read_bytes(), "x", transform.at_least())
-                    for file in files[at : at + 32]
-                ]
-                pixels = torch.stack([transform.pixels(image) for image in images])
-                predictor.link(predictor.logits(pixels).double())
-
-        def loader_loop(workers=0):
-            loader = torch.utils.data.DataLoader(Files(files, plain), 32, num_workers=workers)
+    ours = (len(names) - FEW) / (many - few)
+    network = timm.create_model(NETWORK, num_classes=LABELS).eval()
+    steps = Compose([Resize(256), CenterCrop(224), ToTensor(), Normalize([0.5] * 3, [0.5] * 3)])
+    tries = []
+    for _ in range(3):
+        start = time.process_time()
+        for at in range(0, len(names), 4):
+            images = [Image.open(folder / name).convert("RGB") for name in names[at : at + 4]]
             with torch.inference_mode():
-                for images in loader:
-                    predictor.link(predictor.model(images).logits)
-
-        ours()
-        seconds = {f.__name__: cpu_seconds(f) for f in (ours, by_hand, loader_loop)}
-        cores = available_cores()
-        wall = wall_seconds(lambda: ours(None), cores)
-        loader_wall = wall_seconds(lambda: loader_loop(cores), cores)
-    for peer in ("by_hand", "loader_loop"):
-        print(
-            f"engine {name} {size[0]}x{size[1]}: "
-            f"{count / seconds['ours']:.1f} images per CPU second, "
-            f"{seconds[peer] / seconds['ours']:.2f} x {peer}"
-        )
-    print(
-        f"engine {name} {size[0]}x{size[1]} on {cores} cores: {count / wall:.1f} images/s, "
-        f"{seconds['by_hand'] / cores / wall:.2f} x by_hand / {cores}, "
-        f"{loader_wall / wall:.2f} x loader_loop with {cores} processes"
-    )
+                torch.sigmoid(network(torch.stack([steps(image) for image in images])))
+        tries.append(time.process_time() - start)
+    peer = len(names) / min(tries)
+    print(f"predict: {ours:.1f} photos per processor second, plain torch {peer:.1f}")
+    record("predict-plain-torch", ours, peer)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+@dataclass(frozen=True)
+class Bfloat16:
+    """A predictor whose network computes in bfloat16."""
+
+    predictor: Predictor
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.predictor, name)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        with torch.inference_mode():
+            values = self.predictor.transform.inputs(inputs).bfloat16()
+            return self.predictor.model(values).logits.float()
+
+
+def rate(count: int, run: Callable[[], object]) -> float:
+    """Return the images per second of the fastest of three runs; one before warms up."""
+    best = float("inf")
+    for _ in range(4):
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return count / best
+
+
+def on_gpu(folder: Path, names: list[str], count: int, decode: str) -> None:
+    """Record the rate of the engine beside that of the slower of its parts."""
+    predictor, workers, device = make_predictor(), available_cores(), torch.device("cuda")
+    predictor.model.to(device, torch.bfloat16, memory_format=torch.channels_last)
+    scorer, transform = Bfloat16(predictor), predictor.transform
+    images = FileImages(folder, [names[row % len(names)] for row in range(count)])
+    work = Work(Kind.RESIZED, transform)
+    size = min(CHUNK, work.most_items)
+    chunks = [range(at, min(at + size, count)) for at in range(0, count, size)]
+    contents = [bytearray((folder / name).read_bytes()) for name in images.ids[: count // 4]]
+    tensors = [torch.frombuffer(content, dtype=torch.uint8) for content in contents]
+    pixels = torch.zeros(BATCH, transform.size, transform.size, 3, dtype=torch.uint8, device=device)
+
+    def by_processes() -> None:
+        with borrowed_processes(workers) as lent:
+            for _ in lent.run(work, items_ahead(images, chunks, workers)):
+                pass
+
+    def by_torchvision() -> None:
+        for at in range(0, len(tensors), BATCH):
+            decode_by_torchvision(tensors[at : at + BATCH], device)
+
+    def forward() -> None:
+        for _ in range(10):
+            scorer.logits(pixels.permute(0, 3, 1, 2))
+
+    def engine() -> None:
+        batches.are_worth_it = lambda *given: True
+        parts = score(scorer, images, batch_size=BATCH, workers=workers, decode=decode)
+        assert sum(len(part) for part in parts) == count
+
+    decoded, alone = (count, by_processes) if decode == "cpu" else (len(tensors), by_torchvision)
+    slower = min(rate(decoded, alone), rate(10 * BATCH, forward))
+    ours = rate(count, engine)
+    print(f"decode={decode}: {ours:,.0f} images/s, {ours / slower:.2f} of the slower part")
+    record("nvjpeg-small" if decode == "cuda" else "cpu-decode", ours, slower)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--decode", choices=("cpu", "cuda", "both"), default="cpu", help="with a GPU"
-    )
-    parser.add_argument("--count", type=int, default=8192, help="files, with a GPU")
-    parser.add_argument("--batch", type=int, default=256, help="batch size, with a GPU")
-    parser.add_argument("--workers", type=int, help="with a GPU; by default one per core")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of the engine, with a GPU")
-    parser.add_argument("--sizes", help="as 500x375,1440x1080; with a GPU also 4000x3000")
-    parser.add_argument("--json", help="a file for the figures, with a GPU")
+    parser.add_argument("--count", type=int, help="files; by default 128, or 8,192 on a GPU")
     given = parser.parse_args()
-    keep_freed_memory()
     torch.set_num_threads(1)
-    names = given.sizes or ("500x375,1440x1080" + ",4000x3000" * (given.device == "cuda"))
-    sizes = [tuple(map(int, name.split("x"))) for name in names.split(",")]
-    if given.device == "cuda":
-        decoders = ("cpu", "cuda") if given.decode == "both" else (given.decode,)
-        found = [
-            measure_gpu(make_predictor(), decode, size, given)
-            for size in sizes
-            for decode in decoders
-        ]
-        if given.json:
-            Path(given.json).write_text(json.dumps(found, indent=2) + "\n")
-        return
-    for size in sizes:
-        for name in BACKBONES:
-            measure_engine(name, 64 if given.quick else 256, size)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=memory) as root:
+        count = given.count or (8192 if given.device == "cuda" else 128)
+        names = make_photos(Path(root), min(count, 256))
+        if given.device == "cpu":
+            beside_plain_torch(Path(root), names)
+        for decode in ("cpu", "cuda") if given.device == "cuda" else ():
+            on_gpu(Path(root), names, count, decode)
 
 
 if __name__ == "__main__":

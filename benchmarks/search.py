@@ -1,16 +1,13 @@
 """Searching an index against its peers in one run: ``python benchmarks/search.py --rows 1e6 1e7``.
 
 Labels are in 3 % of the photos. Times are the median wall-clock milliseconds of a query whose
-columns were used before. "any of" ranks ``(cat | dog), -beach`` beside NumPy and, where it is
-installed, DuckDB over the same columns. "best" is the first search of an index on disk, with a
-label per column, until the best 50 are known, and the same search again. "similar" are the
-nearest photos by all cosines. More was measured by this program at `6d9d65b5`: whole columns,
-SQLite, graphs of neighbours, indexing.
+columns were used before. "best" is the first search of an index on disk, with a label per column,
+until the best 50 are known, and the same search again. "similar" are the nearest photos by all
+cosines. More was measured by this program at `6d9d65b5`: whole columns, SQLite, graphs of
+neighbours, indexing; and at `03689262` queries that are no sum, beside DuckDB.
 """
 
 import argparse
-import importlib.util
-import os
 import statistics
 import subprocess
 import sys
@@ -32,10 +29,9 @@ from labelwise.photos import Index
 from labelwise.photos.embeddings import Projection, farthest_rows
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.query import answer
-from labelwise.photos.topk import LabelOdds, ranking_of
+from labelwise.photos.topk import ranking_of
 from labelwise.pictures import Transform
 from labelwise.queries import Query, bind
-from labelwise.types import LabelSpace
 
 TOP = 50
 
@@ -51,46 +47,6 @@ def milliseconds(call, repeats=15):
 
 def line(part, rows, who, value, goal=""):
     print(f"{part:11s} {rows:>11,}  {who:28s} {value:10.2f} ms  {goal}", flush=True)
-
-
-def log_p(logits):
-    return -np.logaddexp(0, -logits).astype(np.float32)
-
-
-def columns(rows, seed=0):
-    random = np.random.default_rng(seed)
-    return [random.normal(np.log(0.03 / 0.97), 2, rows).astype(np.float32) for _ in range(2)]
-
-
-def any_of(rows):
-    """Time ``(cat | dog), -beach``, of which no sum of columns is the score."""
-    logits = [columns(rows, seed)[0] for seed in range(3)]
-    odds = [LabelOdds(log_p(one), log_p(-one)) for one in logits]
-    query = bind(Query.parse("(cat | dog), -beach"), LabelSpace(("cat", "dog", "beach")))
-    gone = np.empty(0, np.int64)
-    ours, (found, _) = milliseconds(lambda: ranking_of(query, odds.__getitem__, gone).best(TOP), 5)
-    line("any of", rows, "labelwise", ours)
-    cat, dog, beach = (np.exp(one.log_p) for one in odds)
-
-    def by_numpy():
-        scores = (1 - (1 - cat) * (1 - dog)) * (1 - beach)
-        return np.argpartition(-scores, TOP)[:TOP]
-
-    peer, expected = milliseconds(by_numpy, 5)
-    assert len({*found.tolist()} & {*expected.tolist()}) >= TOP - 1  # its digits end at 1 - 6e-8
-    line("any of", rows, "numpy, whole columns", peer, f"{peer / ours:.1f}x")
-    if importlib.util.find_spec("duckdb"):
-        import duckdb
-
-        base = duckdb.connect()
-        base.execute(f"SET threads = {os.cpu_count()}")
-        source = pa.table({"row": np.arange(rows), "a": cat, "b": dog, "c": beach})
-        base.register("source", source)
-        base.execute("CREATE TABLE t AS SELECT * FROM source")
-        score = "(1 - (1 - a) * (1 - b)) * (1 - c)"
-        text = f"SELECT row FROM t ORDER BY {score} DESC, row LIMIT {TOP}"
-        peer, _ = milliseconds(lambda: base.execute(text).fetchall(), 3)
-        line("any of", rows, "DuckDB, in memory", peer, f"{peer / ours:.1f}x")
 
 
 def similar(rows, features):
@@ -194,7 +150,6 @@ def main():
     parser.add_argument("--features", type=Path, help="a .npz file with real features")
     arguments = parser.parse_args()
     for rows in map(int, arguments.rows):
-        any_of(rows)
         with tempfile.TemporaryDirectory() as folder:
             whole_index(rows, Path(folder) / "photos.index")
     features = None

@@ -48,36 +48,6 @@ def spent(*arguments, repeats=5, at, one_core=False):
     return min(seconds), max(memory)
 
 
-COUNTING = """
-import sys, threading
-from labelwise.pictures.sources import FileImages
-from labelwise.cli.app import app
-
-count, read = [0], FileImages.read
-
-def counted(images, row, at_least=None):  # the report shows some photos, in the main thread
-    count[0] += threading.current_thread() is not threading.main_thread()
-    return read(images, row, at_least)
-
-FileImages.read = counted
-try:
-    app()
-finally:
-    print("decoded", count[0], file=sys.stderr)
-"""
-
-
-def reads_of_train(folder):
-    """Return how often ``train`` decodes a photo before it has a model, by a count of its own."""
-    words = ["train", "table.csv", "-o", "counted", "--set", "hardware.features_cache=apart"]
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTING, *words], cwd=folder, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"train, counted: {done.stderr}")
-    return int(done.stderr.rpartition("decoded ")[2]) / 159
-
-
 def until_served(*arguments, at, repeats=3):
     """Return the least processor seconds of a server's processes until it takes requests."""
     found = []
@@ -136,7 +106,6 @@ def _family(process):
 
 
 def _peak(process):
-    """Return the most MiB that a process had in memory."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
@@ -159,7 +128,6 @@ def main():
             rows.writerows([f"{row}.jpg", "dog|cat" if row % 3 else "car"] for row in range(159))
         make_index(2000, folder / "photos.index")
         with Index(folder / "photos.index") as index:  # as `labelwise index` does at its end
-            index.store.database.seal_missing()
             index.prepare(Silent())
         seconds, _ = spent("data", "describe", "table.csv", at=folder)
         show("start-describe", "data describe", seconds, "s of processor time")
@@ -169,9 +137,6 @@ def main():
         show("start-predict", "predict --help", seconds, "s of processor time")
         _, memory = spent("train", "table.csv", "-o", "run", repeats=1, at=folder)
         show("memory-train-features", "train as it comes, most memory", memory, "MiB")
-        show(
-            "train-reads", "train as it comes, decodes each photo", reads_of_train(folder), "times"
-        )
         _, memory = spent("evaluate", "run", "--split", "val", repeats=1, at=folder)
         show("memory-evaluate", "evaluate, most memory", memory, "MiB")
         given = ("--int8-anyway", "--data", "table.csv", "-o", "small.onnx")

@@ -200,7 +200,6 @@ def index(folder):
         for rows in ([0, 2], [1, 2, 3]):
             keep_receipt(opened, "dog", PROMISE, np.array(rows), "someone")
         likeness_of(opened)
-        opened.store.database.seal_missing()
 
 
 def of_index(read):
