@@ -53,8 +53,9 @@ which are kept in `benchmarks/limits/`. A goal that was missed stays in the tabl
 measured on a machine is named below it. Goals of fast paths that left, of attacks on the server,
 of pauses and of whole runs on a GPU are on this page at commit `6d9d65b5`, with their programs.
 Similar photos by sign codes and queries that are no sum are on it at `6d9d65b5`, solved heads and
-the first minutes of a compiled run at `ad8fbb06`. `predict` with torchvision's decoder on a GPU,
-similar photos beside usearch, and a hundred million photos were not measured: they have no row.
+the first minutes of a compiled run at `ad8fbb06`, CUDA graphs at `03689262`. Three goals were never
+measured and have no row: `predict` with torchvision's decoder on a GPU, similar photos beside
+usearch, and a hundred million photos on Ray.
 Milliseconds are those of the machine named; ratios carry over better.
 
 ![Our ratio to each peer or limit, beside its goal](limits.svg)

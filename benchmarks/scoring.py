@@ -59,7 +59,7 @@ def beside_plain_torch(folder: Path, names: list[str]) -> None:
     (folder / "table.csv").write_text(f"path,labels\n{table}")
     spent("train", "table.csv", "-o", "run", repeats=1, at=folder)
     few, many = (
-        spent("predict", "run", *some, "-o", "answers.csv", repeats=3, at=folder)[0]
+        spent("predict", "run", *some, "-o", "a.csv", "--overwrite", repeats=3, at=folder)[0]
         for some in (names[:FEW], names)
     )
     ours = (len(names) - FEW) / (many - few)

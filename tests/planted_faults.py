@@ -83,8 +83,8 @@ TESTS = {  # of a file: its room's and its callers'
     "queries/quality.py": "queries/test_retrieval_map",
     "answers/suspects.py": "answers/test_suspects",
     "scores/aggregating.py": "scores/test_aggregating",
-    "papers/comparison.py": "papers/test_experiments",
-    "papers/measures.py": "papers/test_experiments",
+    "papers/comparison.py": "papers/test_statistics papers/test_experiments",
+    "papers/measures.py": "papers/test_survey papers/test_experiments",
 }
 
 

@@ -144,3 +144,13 @@ def test_differences_that_one_group_carries_have_one_degree_of_freedom(tmp_path)
         )
         (gap,) = comparison.Comparison.load(tmp_path).differences("mAP@class")
         assert gap.p_value == pytest.approx(2 * p_value)
+
+
+def test_seeds_that_share_all_images_give_no_interval_of_a_figure_about_images():
+    """Oracle: seeds of 0.70, 0.71 and 0.72 say nothing of other images; what runs cost has one."""
+    runs = {seed: {"macro F1": 0.7 + seed / 100, "seconds": 5.0 + seed} for seed in range(3)}
+    one = comparison.Comparison({"a": runs}, {"a": {}})
+    assert one.intervals("macro F1")["a"].half_width == inf
+    assert one.intervals("seconds")["a"].half_width < inf
+    redrawn = comparison.Comparison({"a": runs}, {"a": {}}, redrawn=0.5)
+    assert 0.01 < redrawn.intervals("macro F1")["a"].half_width < inf

@@ -212,7 +212,7 @@ def test_runs_without_a_value_are_named(comparison):
     ("methods", "seeds"), [(("bce",), (0, 1)), (tuple("abcdef"), (0,)), (("bce",), (0, 1, 2))]
 )
 def test_few_seeds_and_any_number_of_methods_make_a_page(methods, seeds):
-    text = comparison_page(made(methods, seeds))
+    text = comparison_page(replace(made(methods, seeds), redrawn=0.5))
     assert len(charts(text)) == len(DRAWN)
     assert not re.search(r"\b(nan|inf)\b", text)
     assert ('class="reach' in text) == (len(seeds) > 2)

@@ -205,10 +205,11 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+COSTS = ("seconds", "host MB", "GPU MB")
 HEADLINE = (
     *("mAP@class", "mAP@sample", "macro F1", "ECE before", "ACE before", "MCE before", "ECE after"),
     *("log loss before", "log loss after", "Brier after", "zero-label AUROC", "zero-label MMC"),
-    *("promised", "retrieval n=3", "seconds", "host MB", "GPU MB"),
+    *("promised", "retrieval n=3", *COSTS),
 )
 INFINITE = "infinite"
 SOLVED, STEPPED = "solved to its optimum, L2 weight chosen on held-out rows", "gradient steps"
@@ -274,10 +275,14 @@ class Comparison:
     def intervals(self, name: str) -> dict[str, SeedMean]:
         """Return each mean with its interval over seeds and, of a judged column, test images.
 
-        Where every seed gives the same and nothing says what other images would, there is none.
+        Seeds that share all images say nothing of other images, so another column has no interval
+        then, unless it is what a run costs. A judged one has none where nothing varies.
         """
         columns, drawn = self.column(name).items(), self.image_covariance.get(name, {})
         freedom = self.image_freedom.get(name, inf)
+        if not (drawn or self.redrawn or name in COSTS):
+            means = {method: seed_mean(list(by_seed.values())) for method, by_seed in columns}
+            return {method: replace(mean, low=-inf, high=inf) for method, mean in means.items()}
         return {
             method: over_images(
                 seed_mean(list(by_seed.values()), self.redrawn),
