@@ -126,7 +126,7 @@ class Predictions:
         return rule(self.decision_probs())
 
     def evidence(self, *, photos: str, fitted_on: Iterable[str] = ()) -> Evidence:
-        """Return these rows as photos for a promise; none may have an id of ``fitted_on``."""
+        """Return these rows as evidence for guarantees; ids in ``fitted_on`` are an error."""
         return Evidence.read(
             self.decision_probs(),
             self.majority,
@@ -175,7 +175,7 @@ class Predictions:
         )
 
     def joined(self, other: "Predictions") -> "Predictions":
-        """Return the rows of both, of one model, under this one's link."""
+        """Return the rows of these and other predictions of the same model, with this link."""
         if other.names != self.names:
             got = f"got {self.names}, {other.names}"
             raise ValueError(f"predictions must share their labels, {got}")

@@ -162,12 +162,20 @@ class AttributeColumns:
     def alone(
         self, group: tuple[int, ...], columns: Sequence[int] | None = None
     ) -> "AttributeColumns":
-        """Return the rule of one group; ``columns`` are where its labels stand, if elsewhere."""
-        places = group if columns is None else columns
-        return self.of([places], []) if group in self.exactly_one else self.of([], [places])
+        """Return one group with its rule, exactly or at most one.
+
+        ``columns`` are the columns of its labels in another array; by default they are as here.
+        """
+        columns = group if columns is None else columns
+        return self.of([columns], []) if group in self.exactly_one else self.of([], [columns])
 
     def settled(self, labels: NDArray[np.float64], observed: NDArray[np.bool_] | None) -> Settled:
-        """Return what the rules say of labels (N, K) that are 0, 1 or unknown."""
+        """Return labels (N, K) with what follows from the groups' rules.
+
+        ``observed`` (N, K) marks what is known; None: everything. Where one label of a group is
+        present, the others become absent; in a group of exactly one whose other labels are all
+        absent, the last becomes present. A row that contradicts a rule loses that group.
+        """
         values = np.array(labels, np.float64)
         before = np.ones(values.shape, bool) if observed is None else np.asarray(observed, bool)
         seen, broken = before.copy(), np.zeros(len(values), bool)
@@ -193,7 +201,7 @@ class AttributeColumns:
         labels: NDArray[np.bool_],
         observed: NDArray[np.bool_] | None,
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which photos (N,) have a completely known group, and where sets are right."""
+        """Return two masks (N,): the group is completely known; it is, and sets equal the labels."""
         columns = list(group)
         known = np.ones(labels.shape, bool) if observed is None else observed
         seen = np.asarray(known[:, columns].all(1))
@@ -493,7 +501,7 @@ class LabelTree:
         return consistent
 
     def _merged(self, values: A) -> A:
-        """Return the regression of rows, from the deepest parents up."""
+        """Return log-odds (N, K) after the isotonic regression of the module's text."""
         xp, (columns, place, sizes) = namespace(values), self._row
         value = values[:, columns]
         for parent in self.parents_upward:

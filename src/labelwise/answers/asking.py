@@ -186,7 +186,10 @@ class _Seen:
             self.nearest[block] = np.maximum((self.vectors[block] @ before.T).max(1), 0)
 
     def best(self, worth: Numbers) -> tuple[int, float] | None:
-        """Return the place of the best candidate and its worth; copies come last."""
+        """Return the row of the candidate that is worth most, and that worth; copies come last.
+
+        ``worth`` (n,) is that of each candidate; None if all are worth nothing.
+        """
         if not len(worth):
             return None
         new = worth * (1 - self.nearest)

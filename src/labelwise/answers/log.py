@@ -188,7 +188,7 @@ class AnswerLog:
         self._size += len(taken)
 
     def damaged(self, where: str) -> DataError:
-        """Return what to say of a line that cannot be in this log."""
+        """Return the error about a line, described by ``where``, that cannot be in this log."""
         return DataError(
             f"{self.path}, {where}: this line is not as labelwise wrote it, or a line before it "
             "was taken out; bring the file back from a copy, or delete this line and all below it"
@@ -283,7 +283,7 @@ class AnswerLog:
         return len(self.lines()), self._sums[-1]
 
     def holds(self, mark: Any) -> bool:
-        """Return whether the log begins with the lines of a mark."""
+        """Return whether the log still begins with the lines that it had at :meth:`mark`."""
         lines, total = mark
         return len(self.lines()) >= lines >= 0 and self._sums[lines : lines + 1] in ([total], [])
 

@@ -273,10 +273,16 @@ def crossfit_true_log_odds(
 def _fit_with_mistakes(
     odds: Numbers, others: Numbers, truth: Numbers, weight: Numbers, *, l2: float
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return the fit of the notes above by the posterior's largest value.
+    """Fit P(given) of the notes above to labels that hold mistakes (maximum a posteriori).
 
-    That is a (K,), c (K,), B over C (2K, or 0 without context, by K), and the shares of missing and
-    wrong labels, whose log-odds have a normal prior around the usual ones with deviation 1.
+    ``odds`` (N, K) are the calibrated log-odds u, ``others`` (N, 2K) the other labels y beside
+    their probabilities p, less their means, or (N, 0) without context; ``truth`` (N, K) is what the
+    table says, ``weight`` (N, K) 0 where it says nothing. The log-odds of both shares of mistakes
+    have a normal prior with deviation 1 around USUAL_MISTAKES, B and C one of precision ``l2``.
+
+    Returns the slopes a (K,), the offsets c (K,), the matrix B above C (2K, K), or (0, K) without
+    context, and the two shares: missing labels, wrong labels. Solved by L-BFGS with the exact
+    gradient.
     """
     from scipy.optimize import minimize  # slow to import, and seldom needed
 
@@ -313,7 +319,7 @@ def _fit_with_mistakes(
 def deal_folds(
     rows: int, folds: int, *, seed: int = 0, group: NDArray[Any] | None = None
 ) -> NDArray[np.int64]:
-    """Return the fold of each row (N,); rows of one ``group`` (N,) share theirs."""
+    """Return the number of the fold (N,) of each row; rows of one ``group`` (N,) share a fold."""
     units = np.arange(rows) if group is None else np.unique(group, return_inverse=True)[1]
     count = int(units.max(initial=-1)) + 1
     if not 2 <= folds <= count:
@@ -420,7 +426,7 @@ def stretches(count: int) -> list[slice]:
 
 
 def marked_checks(count: int, *, per_stretch: int = 50, seed: int = 0) -> NDArray[np.bool_]:
-    """Return which of ``count`` suspects a person should look at, drawn in each stretch."""
+    """Mask (count,) of the suspects that a person should check: random ones of each stretch."""
     rng = np.random.default_rng(seed)
     marked = np.zeros(count, dtype=bool)
     for stretch in stretches(count):
@@ -436,7 +442,7 @@ def promise_suspects(
     level: float,
     confidence: float = 0.95,
 ) -> SuspectPromise:
-    """Return how much of a list holds at most ``level`` false suspects.
+    """Return how many suspects from the top of a list hold at most a share ``level`` of false ones.
 
     ``confirmed`` says by rank whether a marked suspect is a mistake; what a person cannot tell
     counts as false. A stretch with marked suspects that nobody answered ends the list.

@@ -59,7 +59,14 @@ NEAR, NEAR_ASKED = 0.85, 5  # of the allowed share, after so many answers: a tag
 def learned(
     strata: Counts, asked: Counts, wrong: Counts, bayes: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return per tag the prior chance of a good one and the mean wrong rate; that per stratum."""
+    """Return what the answers of all tags say of each: empirical Bayes, as in the module's text.
+
+    ``strata``, ``asked`` and ``wrong`` (K, ranges) count uses, answers and wrong answers; ``bayes``
+    (K,) is the log-odds of good over bad tags by their own answers (:func:`log_bayes`). The
+    results are each tag's chance of being good before its own answers (K,), its expected wrong
+    rate (K,), and that rate in each range of scores (K, ranges). The share of good tags is
+    learned by EM, the factors of the ranges as the ratio of observed and expected wrong answers.
+    """
     sizes, total, faults = strata.sum(1), asked.sum(1), wrong.sum(1)
     factors, tilt = np.ones(strata.shape[1]), np.zeros(len(sizes))
     if len(factors) > 1:
@@ -84,7 +91,10 @@ def learned(
 
 
 def posterior(share: Numbers, bayes: Numbers, asked: Counts, wrong: Counts) -> Numbers:
-    """Return the mean wrong rate of tags with these answers."""
+    """Return the expected wrong rate (K,) of tags after ``asked`` answers, ``wrong`` of them "no".
+
+    ``share`` is the chance of a good tag before these answers, ``bayes`` their log Bayes factor.
+    """
     good = 1 / (1 + (1 - share) / share * np.exp(-bayes))
     means = [(prior[0] + wrong) / (sum(prior) + asked) for prior in (GOOD, BAD)]
     return np.asarray(good * means[0] + (1 - good) * means[1])
@@ -99,7 +109,11 @@ def log_bayes(asked: Counts, wrong: Counts) -> Numbers:
 
 @cache
 def worth_asking(allowed: float) -> tuple[Counts, Numbers, Numbers]:
-    """Return how dear an answer may be (an index of prices) by prior share, asked, and wrong."""
+    """Return when an answer about a tag is worth its price: a table, its shares and its prices.
+
+    ``table[i, n, x]`` is the place in the prices of the highest price at which one more answer is
+    worth it, for a tag that is good with chance ``shares[i]``, of whose n answers x were wrong.
+    """
     # Backward induction: a tag that is kept gains line - wrong rate, a dropped one nothing.
     weights, prices = np.arange(0.05, 1.0, 0.1), np.append(0.0, np.geomspace(1e-5, 0.1, 40))
     line = allowed * LINE / 0.1
@@ -119,7 +133,12 @@ def worth_asking(allowed: float) -> tuple[Counts, Numbers, Numbers]:
 
 
 def answers_needed(gain: Numbers | float, rate: Numbers | float, allowed: float) -> Numbers:
-    """Return about how many answers win ``gain`` nats against ``allowed`` at this wrong rate."""
+    """Return about how many answers rule out that a share ``allowed`` of the uses is wrong.
+
+    Where a share ``rate`` is wrong, each answer adds the relative entropy of ``rate`` and
+    ``allowed`` to the log capital of a bet, which has to gain ``gain`` (Kelly 1956). Infinite
+    where ``rate`` is not below ``allowed``.
+    """
     p = np.clip(rate, 1e-4, 1 - 1e-4)
     growth = p * np.log(p / allowed) + (1 - p) * np.log((1 - p) / (1 - allowed))
     needed = np.maximum(gain, 0) / np.maximum(growth, TOLERANCE)
@@ -470,7 +489,7 @@ class Audit:
             self._draw(self.test.kept)
 
     def _is_worth_a_look(self, left: Counts) -> NDArray[np.bool_]:
-        """Return for which tags an answer in phase one is worth its price."""
+        """Mask (K,) of the tags about which an answer in phase one is worth its price."""
         table, weights, prices = worth_asking(1 - self.level)
         asked, at = self.asked.sum(1), np.abs(weights - self._beliefs[0][:, None]).argmin(1)
         seen = np.minimum(asked, MOST_FIRST - 1)
@@ -626,7 +645,13 @@ def _bins(sizes: Counts, scores: Sequence[Numbers] | None) -> list[Counts]:
 
 
 def _interval(seen: Sequence[tuple[float, float, float]], delta: float) -> tuple[float, float]:
-    """Return the shares that bets on Z, up and down, leave standing (a confidence sequence)."""
+    """Return the least and the largest wrong share that the answers do not rule out.
+
+    ``seen`` holds Z with its least and largest possible value, of each answer. Two bets are made
+    for every share of a grid, that the truth is above it and that it is below; a share is ruled
+    out once a bet multiplied its stake by 2 / ``delta``. So at all times together the interval
+    misses the truth with chance ``delta`` at most (a confidence sequence).
+    """
     grid, stakes = np.linspace(0, 1, GRID), STAKES[:, None]
     up, down = np.zeros((len(STAKES), GRID)), np.zeros((len(STAKES), GRID))
     for z, low, high in seen:
@@ -683,7 +708,11 @@ def error_share(place: int, first: float = FIRST) -> float:
 
 
 def prior_of(expected: float) -> tuple[float, float]:
-    """Return the law of a list's wrong share of which this is expected."""
+    """Return (a, b) of the Beta distribution that says how much of a list may be wrong.
+
+    Its mean is ``expected``, the mean chance that a photo of the list is wrong, kept within
+    FEWEST_WRONG of 0 and 1. It weighs as much as WEIGHT answers.
+    """
     share = min(max(expected, FEWEST_WRONG), 1 - FEWEST_WRONG)
     return WEIGHT * share, WEIGHT * (1 - share)
 
@@ -738,7 +767,7 @@ class ListCheck:
         return self.listed - self.wrong
 
     def more(self) -> int | None:
-        """Return about how many more checks are needed; None where checking would not do."""
+        """Return about how many more checks reach the guarantee; None if LOOK_AHEAD would not."""
         if self.promised:
             return 0
         a, b = self.prior
@@ -763,7 +792,7 @@ class ListCheck:
 
 
 def promised_check(check: ListCheck, photos: str = "photos") -> Promise | None:
-    """Return the promise of a list that was checked, None where it is not earned yet."""
+    """Return the guarantee of a list that was checked; None while there is none."""
     if not check.promised:
         return None
     return promised_today(

@@ -145,14 +145,14 @@ class Answered:
 
 
 def estimate_count(part: Answered, confidence: float = 0.95) -> CountEstimate:
-    """Return how many photos of one group carry what was asked."""
+    """Estimate how many photos of one group match, from answers about random ones of them."""
     return estimate_total([part], confidence, part.group)
 
 
 def estimate_total(
     parts: Sequence[Answered], confidence: float = 0.95, group: str = ""
 ) -> CountEstimate:
-    """Return how many photos of all groups together carry what was asked."""
+    """Estimate how many photos match in all groups together, each with its own random sample."""
     if not 0 < confidence < 1:
         raise DataError(f"confidence must lie between 0 and 1, got {confidence}")
     answered, photos = sum(len(s.drawn) for s in parts), sum(len(s.probs) for s in parts)
@@ -190,7 +190,7 @@ def estimate_total(
 
 
 def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> tuple[int, int]:
-    """Return the least and the most of ``photos`` that can be yes, of which some were drawn.
+    """Return the exact interval of how many of ``photos`` match, from a random sample of them.
 
     Each end is exceeded with a chance of at most (1 - confidence) / 2.
 
@@ -542,7 +542,10 @@ def _rates_at(cut: float, validation: ScoredSplit, test: ScoredSplit | None) -> 
 
 
 def _share(rates: Rates, library: Numbers, cut: float) -> float:
-    """Return the library's share of the label; 0 where the rates do not tell."""
+    """Estimate which share of the library shows the label: (share above - FPR) / (TPR - FPR).
+
+    0 where the two rates are equal, which tells nothing.
+    """
     tpr, fpr = (rate[0] / sum(rate) for rate in rates)
     if tpr - fpr < LEAST_GAP:
         return 0.0

@@ -87,7 +87,7 @@ MOST_ROWS = 5000  # are enough to compare the rules
 
 
 def mean_f_of(fit: Fit, probs: Array, labels: Array, observed: Array | None = None) -> float | None:
-    """Return the F over images of a rule by cross-validation, None where it cannot be fitted."""
+    """Return the mean F1 of images by cross-validation; None where the rule cannot be fitted."""
     answers = read_answers(probs, labels, observed)
     rows = np.random.default_rng(0).permutation(len(answers.probs))[:MOST_ROWS]
     scores = []
@@ -126,7 +126,7 @@ class RuleFit:
 
     @property
     def by_group(self) -> bool:
-        """Whether what it expects of new images can be expected of new groups."""
+        """Whether the fit takes ``groups``, so that its guarantee is about photos of new groups."""
         return "groups" in signature(self.fit).parameters
 
     def __call__(

@@ -79,7 +79,10 @@ class _Scored:
     graded: Numbers | None = None  # losses (N,) of photos with one score each ("answers")
 
     def _counts(self, entries: NDArray[np.bool_], candidates: Numbers) -> Numbers:
-        """Return how many such entries each photo has at or above falling candidates, (N, T)."""
+        """Count the True ``entries`` of each photo that score at least each candidate, (N, T).
+
+        ``candidates`` (T,) fall.
+        """
         size = len(candidates)
         row, column = np.nonzero(entries)
         bin_of = size - np.searchsorted(candidates[::-1], self.scores[row, column], side="right")
@@ -101,7 +104,10 @@ class _Scored:
         return losses, weights
 
     def measured(self, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
-        """Return excess over a risk and weight, of photos or of whole groups of them."""
+        """Return losses - risk * weights, and weights, at each candidate: (N, T) each.
+
+        Where photos come in groups, rows are groups, and each group that counts weighs 1.
+        """
         losses, weights = self.losses(candidates)
         excess, groups = losses - risk * weights, self.evidence.groups
         if groups is None:
@@ -111,7 +117,7 @@ class _Scored:
     def promise(
         self, cut: float, level: float, confidence: float, count: int, observed: float, test: Test
     ) -> Promise:
-        """Return what is promised at a threshold, by groups with what they are worth."""
+        """Return the guarantee of a threshold; of groups with their number and design effect."""
         evidence, facts, groups = self.evidence, dict[str, Any](), self.evidence.groups
         if groups is not None:
             losses, weights = (side[:, 0] for side in self.losses(np.array([cut])))
@@ -138,7 +144,12 @@ def _p_values(
 
 
 def _candidates(scored: _Scored, risk: float, delta: float, scale: float, easy: float) -> Numbers:
-    """Return candidates, falling: from the strictest that should pass easily to the hopeless."""
+    """Return thresholds to test in this order, falling (T,).
+
+    The first is the strictest whose test should succeed with a p-value of ``easy * delta``; the
+    last is the lowest whose mean excess is not yet hopeless. ``scale`` is how many times as many
+    photos the test has.
+    """
     # What these photos say, with half a loss added, is taken as what ``scale`` times as many will.
     pooled = np.sort(scored.scores.ravel())[::-1]
     pooled = pooled[np.isfinite(pooled)]

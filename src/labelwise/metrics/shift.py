@@ -293,7 +293,7 @@ def compare_photos(
     own_probs: Numbers,
     more: PointsOfPhotos | None = None,
 ) -> Likeness:
-    """Return how like photos are to held-out ones, given as points (n, D) and (m, D).
+    """Compare photos (m, D) with held-out ones (n, D), given as points of any kind.
 
     ``labels`` (n, K) of the held-out photos may be soft where they are not known, ``own_probs``
     (n, K) are what the model says of them; ``probs`` (m', K) are of photos of the same library,
@@ -368,7 +368,10 @@ def energy_test(first: Points, second: Points, random: np.random.Generator) -> f
 def different_means(
     first: Numbers, second: Numbers, random: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Return which columns (K,) differ in mean, by dealing rows anew; 5 % for any false one."""
+    """Mask (K,) of the columns whose means differ between two samples, by a permutation test.
+
+    The chance that any column is marked though none differs is at most 5 %.
+    """
     both = np.concatenate([first, second])
     size, n = len(both), len(first)
     dealt = _dealt(size, n, random)
