@@ -201,7 +201,7 @@ class AttributeColumns:
         labels: NDArray[np.bool_],
         observed: NDArray[np.bool_] | None,
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return two masks (N,): the group is completely known; it is, and sets equal the labels."""
+        """Return two masks (N,): the group is all known; it is, and the sets equal the labels."""
         columns = list(group)
         known = np.ones(labels.shape, bool) if observed is None else observed
         seen = np.asarray(known[:, columns].all(1))
