@@ -5,8 +5,6 @@ truth. An answer to "does the photo carry k?" puts k into G or takes it out. It 
 
     value       P(the answer changes G) = p_k where k is not in G, 1 - p_k where it is
     entropy     -p_k log p_k - (1 - p_k) log(1 - p_k), what the answer tells
-    expected-f  E F(G with k answered, Y) - E F(G, Y)     F = 2 |G and Y| / (|G| + |Y|), or 1 if
-                                                          both are empty; labels independent
     diverse     1: only that it looks unlike the others counts
 
 Whole photos can also be drawn at random, to be like the rest of the photos. Copies of photos that
@@ -34,7 +32,7 @@ from numpy.typing import NDArray
 from labelwise.base.arrays import Array, as_mask, check_shapes, to_numpy
 from labelwise.base.special import entr
 
-Criterion = Literal["value", "entropy", "diverse", "expected-f"]
+Criterion = Literal["value", "entropy", "diverse"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 Numbers = NDArray[np.float64]
 Vectors = NDArray[np.float32]
@@ -210,82 +208,4 @@ def worth_of_labels(pool: Pool, by: Criterion) -> Numbers:
         return np.asarray(changes_set(pool.probs, pool.sets), np.float64)
     if by == "entropy":
         return np.asarray(entr(pool.probs) + entr(1 - pool.probs), np.float64)
-    if by == "diverse":
-        return np.ones(pool.probs.shape)
-    (rows, labels), largest = pool.probs.shape, int(pool.sets.sum(1).max(initial=0))
-    gains = np.empty((rows, labels))
-    step = max(1, CELLS // ((largest + 1) * (labels + 1) + labels * (labels + 1)))
-    for start in range(0, rows, step):
-        block = slice(start, start + step)
-        gains[block] = _f_gains(pool.probs[block], pool.sets[block])
-    return np.maximum(gains, 0.0)
-
-
-def _f_gains(probs: Numbers, sets: NDArray[np.bool_]) -> Numbers:
-    """Return what each answer adds to the expected F, (N, K).
-
-    |Y and G| and |Y without G| are sums of independent labels, whose distributions are built one
-    label at a time, and taken apart again for the label that is asked.
-    """
-    size = sets.sum(1)
-    most = int(size.max(initial=0))
-    inside = chances_of_counts(np.where(sets, probs, 0))[:, : most + 1]  # (n, A)
-    outside = chances_of_counts(np.where(sets, 0, probs))  # (n, K + 1)
-    hits, others = np.arange(inside.shape[1]), np.arange(outside.shape[1])
-
-    def f(chosen: Numbers, found: NDArray[Any], more: NDArray[Any]) -> Numbers:
-        """Return F (n, A, K + 1) of sets of some size, ``found`` of whose labels are right."""
-        total = chosen[:, None, None] + found[:, None] + more
-        return np.where(total > 0, 2 * found[:, None] / np.maximum(total, 1), 1.0)
-
-    before = np.einsum("na,nab,nb->n", inside, f(size, hits, others), outside)
-    # A label of G: the others of G are right so often; then k is right too, or it goes.
-    right = np.einsum("nab,nb->na", f(size, hits + 1, others), outside)
-    gone = np.einsum("nab,nb->na", f(size - 1, hits, others), outside)
-    rest = _without(inside, np.where(sets, probs, 0))
-    with_it, without = np.einsum("nka,na->nk", rest, right), np.einsum("nka,na->nk", rest, gone)
-    of_set = probs * with_it + (1 - probs) * without
-    # Another label: the others outside are there so often; then k joins G, or is not there.
-    joins = np.einsum("nab,na->nb", f(size + 1, hits + 1, others), inside)
-    stays = np.einsum("nab,na->nb", f(size, hits, others), inside)
-    rest = _without(outside, np.where(sets, 0, probs))
-    with_it, without = np.einsum("nkb,nb->nk", rest, joins), np.einsum("nkb,nb->nk", rest, stays)
-    of_others = probs * with_it + (1 - probs) * without
-    gains: Numbers = np.where(sets, of_set, of_others) - before[:, None]
-    return gains
-
-
-def chances_of_counts(probs: Numbers) -> Numbers:
-    """Return the chances (n, K + 1) of how many of K independent labels are there."""
-    rows, labels = probs.shape
-    chances = np.zeros((rows, labels + 1))
-    chances[:, 0] = 1
-    for column in range(labels):
-        p = probs[:, column, None]
-        chances[:, 1:] = chances[:, 1:] * (1 - p) + chances[:, :-1] * p
-        chances[:, 0] *= 1 - p[:, 0]
-    return chances
-
-
-def _without(chances: Numbers, probs: Numbers) -> Numbers:
-    """Return the chances (n, K, m) of how many are there besides label k.
-
-    chances[j] = rest[j] (1 - p) + rest[j - 1] p, solved upward where p <= 1/2 and downward where
-    it is larger, so that errors shrink.
-    """
-    low = probs <= 0.5
-    rest = _upward(chances, np.where(low, probs, 0.5), np.where(low, 1 - probs, 0.5))
-    if not low.all():
-        p, q = np.where(low, 0.5, probs), np.where(low, 0.5, 1 - probs)
-        down = _upward(chances[:, ::-1], q, p)[:, :, -2::-1]
-        down = np.pad(down, ((0, 0), (0, 0), (0, 1)))  # of m - 2 others, m - 1 cannot be there
-        rest = np.where(low[:, :, None], rest, down)
-    return np.clip(rest, 0, 1)
-
-
-def _upward(chances: Numbers, p: Numbers, q: Numbers) -> Numbers:
-    rest, last = np.empty((*p.shape, chances.shape[1])), np.zeros(p.shape)
-    for column in range(chances.shape[1]):
-        last = (chances[:, column, None] - last * p) / q
-        rest[:, :, column] = last
-    return rest
+    return np.ones(pool.probs.shape)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 LABELS_SHOWN = 10
 MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted
-ORDERS = ("value", "entropy", "diverse", "expected-f", "random")
+ORDERS = ("value", "entropy", "diverse", "random")
 OF_SUSPECTS = (
     *("answers", "wrong_at_most", "confidence", "checks", "data", "split", "scores", "link"),
     *("labels", "context", "folds"),
@@ -128,7 +128,7 @@ def review_table(
     at most --wrong-at-most (0.2) of it wrong.
 
     --find next chooses photos, or with --questions labels single labels, that a person should
-    label next, with --model. --order: value (likely to change labels), entropy, expected-f, diverse
+    label next, with --model. --order: value (likely to change labels), entropy, diverse
     or random (default for photos).
 
     --apply review.csv writes the table with its answers in it; changes are appended to a log.

@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelwise.answers.asking import chances_of_counts
 from labelwise.base.special import log_ndtr
 from labelwise.base.text import as_cell
 from labelwise.errors import DataError, SettingsError
@@ -81,6 +80,18 @@ def _most(p: Floats) -> Floats:
     yes, no = law[least:].sum(0), law[:least].sum(0)
     tiny = np.exp(SMALLEST / 2)
     return np.asarray(np.log(np.maximum(yes, tiny)) - np.log(np.maximum(no, tiny)))
+
+
+def chances_of_counts(probs: Floats) -> Floats:
+    """Return the chances (n, K + 1) of how many of K independent labels are there."""
+    rows, labels = probs.shape
+    chances = np.zeros((rows, labels + 1))
+    chances[:, 0] = 1
+    for column in range(labels):
+        p = probs[:, column, None]
+        chances[:, 1:] = chances[:, 1:] * (1 - p) + chances[:, :-1] * p
+        chances[:, 0] *= 1 - p[:, 0]
+    return chances
 
 
 def aggregate_labels(labels: Floats, unit: NDArray[np.int64], units: int, how: How) -> Floats:
