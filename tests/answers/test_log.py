@@ -123,7 +123,7 @@ def test_people_agree_disagree_and_undo(tmp_path):
     log.add("dog", {photos[3]: "undo"}, "ben")
     for one in (log, LabelAnswers(AnswerLog(log.log.path))):
         assert one.answered == 3
-        assert one.tally("dog") == Tally("dog", yes=1, unsure=1, disagreed=1)
+        assert one.tallies()["dog"] == Tally("dog", yes=1, unsure=1, disagreed=1)
         assert not one.is_answered(photos[3], "dog")
     log.add("dog", {photos[1]: "no"}, "ben")  # now they agree
     log.export(tmp_path / "answers.csv", ("bird", "dog"))

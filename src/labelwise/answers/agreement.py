@@ -38,10 +38,6 @@ class LabelAnswers(Session):
         super().__init__(log)
 
     def restart(self) -> None:
-        self._agreed: dict[str, dict[str, bool]] = {}
-        self._counted: dict[Key, tuple[Tally, str]] = {}  # where an answer is counted
-        self._tallies: dict[str, Tally] = {}
-        self._labels: dict[str, int] = {}  # how many were answered, by photo
         self._draws: dict[str, str] = {}
 
     def covers(self, line: LoggedAnswer) -> bool:
@@ -55,28 +51,8 @@ class LabelAnswers(Session):
         self.record(lines)
 
     def take(self, key: Key, line: Line) -> None:
-        photo, label = key
-        verdict = self.verdict(photo, label)
-        known = {**self._agreed.get(photo, {})}  # a new one: another thread may read the old
-        known.pop(label, None)
-        if verdict is not None:
-            known[label] = verdict
-        self._agreed[photo] = known
         if isinstance(line, LoggedAnswer) and line.draw is not None:
-            self._draws[photo] = line.draw
-        if key in self._counted:
-            self._count(*self._counted.pop(key), photo, -1)
-        if key in self.said:
-            kind = {True: "yes", False: "no", None: "disagreed"}[verdict]
-            kind = "unsure" if {*self.said[key].values()} == {("unsure",)} else kind
-            self._counted[key] = self._tallies.setdefault(label, Tally(label)), kind
-            self._count(*self._counted[key], photo, 1)
-
-    def _count(self, tally: Tally, kind: str, photo: str, change: int) -> None:
-        setattr(tally, kind, getattr(tally, kind) + change)
-        self._labels[photo] = self._labels.get(photo, 0) + change
-        if not self._labels[photo]:
-            del self._labels[photo]
+            self._draws[key[0]] = line.draw
 
     def is_answered(self, photo: str, label: str) -> bool:
         return (photo, label) in self.said
@@ -87,15 +63,26 @@ class LabelAnswers(Session):
 
     @property
     def answered(self) -> int:
-        return len(self._labels)
+        return len({photo for photo, _ in self.said})
 
-    def tally(self, label: str) -> Tally:
-        return self._tallies.get(label, Tally(label))
+    def tallies(self) -> dict[str, Tally]:
+        """Return how people answered about each label that anybody answered about."""
+        tallies: dict[str, Tally] = {}
+        for (photo, label), people in self.said.items():
+            tally = tallies.setdefault(label, Tally(label))
+            kind = {True: "yes", False: "no", None: "disagreed"}[self.verdict(photo, label)]
+            kind = "unsure" if {*people.values()} == {("unsure",)} else kind
+            setattr(tally, kind, getattr(tally, kind) + 1)
+        return tallies
 
     @property
     def agreed(self) -> dict[str, dict[str, bool]]:
-        """What people agree on, by photo and label; a copy that other threads can read."""
-        return {photo: known for photo, known in self._agreed.copy().items() if known}
+        """What people agree on, by photo and label; other threads may ask."""
+        agreed: dict[str, dict[str, bool]] = {}
+        for photo, label in self.said.copy():
+            if (verdict := self.verdict(photo, label)) is not None:
+                agreed.setdefault(photo, {})[label] = verdict
+        return agreed
 
     def export(self, table: Path, labels: Sequence[str] = ()) -> None:
         """Write the label table of what people agree on, only over a table of the log's own."""

@@ -109,7 +109,8 @@ class Session(ABC):
         if told is None:
             return
         key, who, word = told
-        people, last = self.said.pop(key, {}), self._last.setdefault(who, [])
+        # A copy, for other threads may read the old one.
+        people, last = {**self.said.get(key, {})}, self._last.setdefault(who, [])
         words = people.pop(who, ())
         if not self.repeats:
             words, last[:] = (), [other for other in last if other != key]
@@ -123,6 +124,8 @@ class Session(ABC):
             people[who] = words
         if people:
             self.said[key] = people
+        else:
+            self.said.pop(key, None)
         self.take(key, line)
 
     def ask(self, who: str) -> UseQuestion | None:

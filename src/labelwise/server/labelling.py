@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -219,9 +218,9 @@ class _Asking(PhotoPage):
 
     def view(self) -> LabellingView:
         self._refresh()
-        is_guided = self.guide is not None
+        is_guided, tallies = self.guide is not None, self.said.tallies()
         return LabellingView(
-            words=[replace(self.said.tally(word)) for word in self.words.names],
+            words=[tallies.get(word, Tally(word)) for word in self.words.names],
             photos=len(self.paths),
             answered=self.said.answered,
             order=GUIDED_ORDER if is_guided else RANDOM_ORDER,
