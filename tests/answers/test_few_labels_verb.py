@@ -107,10 +107,10 @@ def test_prompts_and_the_numbers_of_siglip_make_logits(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "more", "sentence"),
     [
-        ("", {}, "line 1: the columns must be label and prompt, got"),
+        ("", {}, "p.csv: the table is empty"),
         ("label,prompt\n", {}, "there are no prompts"),
-        ("label,prompt\ncar,a car, parked\n", {}, "line 2: a line must be a label and one text"),
-        ("label,prompt\ncat,a cat\ndog,a dgo\n", {}, "line 3: .* has no embedding of 'a dgo'"),
+        ("label,prompt\ncar,a car, parked\n", {}, "line 2: car,a car, parked"),
+        ("label,prompt\ncat,a cat\ndog,a dgo\n", {}, "row 2: .* has no embedding of 'a dgo'"),
         (None, {"logit_scale": -1.0}, "logit_scale must be positive, got -1"),
         (None, {"logit_scale": [1.0, 2.0]}, "logit_scale must be one number"),
         (None, {"logit_bias": -10.0}, "logit_bias needs a logit_scale"),

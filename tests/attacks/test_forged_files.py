@@ -66,10 +66,9 @@ from labelwise.predictions import Predictions
 from labelwise.scores.aggregating import aggregate_table
 from labelwise.scores.embeddings import Texts, read_prompts
 from labelwise.scores.read import read_detections
-from labelwise.scores.unlabelled_pool import holds_answers
 from labelwise.shards.inputs import InputRow
 from labelwise.shards.scoring_task import PLAN_SCHEMA, ScoringPlan, plan_name, plan_rows
-from labelwise.tables import LabelTable, load
+from labelwise.tables import LabelTable, load, open_table
 from labelwise.tables.camera_results import cut_crops, read_camera_results, with_classes
 from labelwise.tables.export import export
 from labelwise.tables.rows import parse_xml
@@ -111,7 +110,8 @@ def test_an_answer_holds_text_and_those_of_0_2_are_read_or_named(tmp_path):
         with pytest.raises(DataError, match="not an answer log"):
             AnswerLog(tmp_path / "a.jsonl").lines()
     (tmp_path / "a.jsonl").write_text("[" * 100_000)
-    assert not holds_answers(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match=r"a\.jsonl: not JSON"):
+        assert open_table(tmp_path / "a.jsonl").holds
     place = tmp_path / "k.parquet"
     row = {"digest": b"1", "id": "a", "present": ["dog"], "absent": ["cat"], "aside": True}
     pq.write_table(pa.Table.from_pylist([row]), place)

@@ -70,9 +70,8 @@ from labelwise.scores.aggregating import aggregate_table
 from labelwise.scores.embeddings import read_embeddings, read_prompts, read_texts
 from labelwise.scores.fitted import read_fitted
 from labelwise.scores.read import read_detections, read_scores
-from labelwise.scores.unlabelled_pool import holds_answers
 from labelwise.shards.engine import Manifest
-from labelwise.tables import export, load
+from labelwise.tables import export, load, open_table
 from labelwise.tables.camera_results import read_camera_results
 from labelwise.tables.votes import Votes, count_votes
 from labelwise.taxonomy import AttributeGroups, Taxonomy
@@ -419,7 +418,7 @@ TARGETS = {  # what writes good files or the files themselves, what reads them, 
         {"s.csv": b"id,burst,time,score:x\na,1,2026-01-01,0.5\nb,1,2026-01-02,0.2\n"},
         at("s.csv", aggregate_table, "probs", ["burst"], "any"),
     ),
-    "answered": ({"a.jsonl": LINES}, at("a.jsonl", holds_answers)),
+    "answered": ({"a.jsonl": LINES}, lambda folder: open_table(folder / "a.jsonl").holds),
     "predictions": (predictions, at("p.parquet", Predictions.load), same_predictions),
     "model.json": (model, at("model.json", ModelSpec.load), same_spec),
     "evaluation": (evaluation, draw_report, same_evaluation),

@@ -111,6 +111,39 @@ def test_a_byte_order_mark_and_foreign_columns_do_no_harm(tmp_path):
     assert read_scores(tmp_path / "s.csv", "logits").predictions.ids == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("yes", "no", "encoding", "delimiter"),
+    [
+        ("ja", "nein", "utf-8-sig", ";"),
+        ("Oui", "Non", "cp1252", ";"),
+        ("sí", "no", "utf-16", "\t"),
+        ("WAHR", "FALSCH", "utf-8", ";"),
+    ],
+)
+def test_a_table_of_a_spreadsheet_is_read_as_it_is_meant(tmp_path, yes, no, encoding, delimiter):
+    """Oracle: the numbers and labels that the cells were written from."""
+    rng = np.random.default_rng(0)
+    probs, labels = np.round(rng.random((30, 2)), 3), rng.integers(0, 2, (30, 2))
+    lines = [["Datei", "score:Bär", "score:dog", "label:Bär", "label:dog"]]
+    for row in range(30):
+        numbers = [f"{value:.3f}".replace(".", ",") for value in probs[row]]
+        lines.append([f"{row}.jpg", *numbers, *((no, yes)[value] for value in labels[row])])
+    lines[5][3] = "?"
+    text = "\r\n".join([*map(delimiter.join, lines), 4 * delimiter, ""])
+    (tmp_path / "s.csv").write_bytes(text.encode(encoding))
+    read = read_scores(tmp_path / "s.csv", "probs").predictions
+    known = np.ones((30, 2), bool)
+    known[4, 0] = False
+    assert (read.names, read.ids[3]) == (("Bär", "dog"), "3.jpg")
+    np.testing.assert_allclose(read.link(read.logits), probs, atol=1e-12)
+    assert np.array_equal(read.observed, known)
+    assert np.array_equal(read.labels[known], labels[known])
+    ticks = text.replace(no, "").replace(yes, "x")
+    (tmp_path / "s.csv").write_bytes(ticks.encode(encoding))
+    with pytest.raises(DataError, match=r"no cell .* says that a label is absent"):
+        read_scores(tmp_path / "s.csv", "probs")
+
+
 def test_splits_are_rows_of_their_own(tmp_path):
     predictions = sample(40)
     path = write_text(tmp_path / "s.csv", predictions, split=["val"] * 30 + ["test"] * 10)
@@ -134,7 +167,7 @@ BAD = {
     f"{HEADER}\n{GOOD}\nb,1,2\n": "cannot be read",
     f"{HEADER}\n{GOOD}\n{GOOD}\n": "id 'a' is there twice",
     f"{HEADER},score:dog\n{GOOD},1\n": "the column 'score:dog' is there twice",
-    f"path,{HEADER[3:]}\n{GOOD}\n": "no column 'id'",
+    f"what,{HEADER[3:]}\n{GOOD}\n": "no column 'id'",
     "id,dog,cat\na,1,2\n": "there are no columns 'score:NAME'.* got 'id', 'dog', 'cat'",
     "id,score:dog,label:dig\na,1,1\n": "label 'dog' of .* is missing; did you mean 'dig'",
     "id,score:dog,label:dog,label:cat\na,1,1,1\n": "label 'cat' of .* is missing",

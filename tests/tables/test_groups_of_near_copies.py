@@ -170,5 +170,5 @@ def test_features_keep_their_groups_in_a_file(tmp_path):
     wide = must_run("data", "group", file, "--cosine", 0.001, "-o", grouped)
     assert "one group holds 60 of 60 photos" in wide.stderr
     np.savez(file, **arrays, group=np.array(["one", "two"]))
-    with pytest.raises(DataError, match=r"group must be \(60,\), got \(2,\)"):
+    with pytest.raises(DataError, match=r"group must be .* \(60,\), got"):
         labelwise.load(file)

@@ -14,7 +14,7 @@ from typed import must_run, refused
 
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FileImages
-from labelwise.tables import load
+from labelwise.tables import load, open_table
 from labelwise.tables.votes import ALL_LABELS, Votes, count_votes, model_workers
 
 RATES = [(0.9, 0.95), (0.8, 0.9), (0.6, 0.7), (0.95, 0.6), (0.85, 0.85)]
@@ -108,7 +108,10 @@ def test_counts_by_hand():
     [
         ("photo,label,worker\na,b,c\n", "there must be a column 'answer'"),
         ("photo,label,worker,answer\n", "there are no votes in it"),
-        ("photo,label,worker,answer\na,b,c,yes\na,b,d,maybe\n", "line 3: an answer is .*'maybe'"),
+        (
+            "photo,label,worker,answer\na,b,c,yes\na,b,d,soso\n",
+            "line 3: an answer is .*'soso'",
+        ),
         ("photo,label,worker,answer\na,b,,yes\n", "line 2: the column 'worker' is empty"),
         ("Path;Tag;Annotator;Vote\na;b;c;y\nx;b;c;y\na;b;c;n\n", "4: 'c' .* 'b' of 'a' .* line 2"),
     ],
@@ -118,6 +121,25 @@ def test_bad_files_of_votes_get_one_sentence(tmp_path, text, sentence):
     file.write_text(text)
     with pytest.raises(DataError, match=sentence):
         Votes.read(file)
+
+
+def test_a_sheet_of_votes_in_another_language(tmp_path):
+    """Oracle: the rows. A photo's column is taken before a running number called id."""
+    rows = [
+        "id;Foto;Etikett;Bearbeiter;Antwort",
+        "7;a.jpg;Bär;Zoë;Ja",
+        "8;a.jpg;Bär;Tim;weiß nicht",
+    ]
+    rows += ["9;b.jpg;Bär;Zoë;nein", ";;;;"]
+    (tmp_path / "v.csv").write_bytes("\r\n".join(rows).encode("cp1252"))
+    table = open_table(tmp_path / "v.csv")
+    votes = table.votes()
+    assert (table.holds, list(votes.photos), votes.labels) == (
+        "votes",
+        ["a.jpg", "b.jpg"],
+        ("Bär",),
+    )
+    assert (votes.workers, votes.answer.tolist()) == (("Zoë", "Tim"), [1, -1, 0])
 
 
 def test_the_verb_writes_a_table_and_a_report(tmp_path):

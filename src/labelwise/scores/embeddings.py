@@ -14,18 +14,17 @@ file holds both numbers, the fit starts there. CLIP has no bias: its scale, here
 and not its logarithm, changes nothing.
 """
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.text import from_cell
 from labelwise.errors import DataError
 from labelwise.scores.tables import places
 from labelwise.tables.archives import Archive
 from labelwise.tables.score_files import RawScores, refuse_twice
+from labelwise.tables.tabular import read_csv_rows
 from labelwise.types import matching_columns, nearest
 
 PHOTO_ARRAYS = ("features", "embeddings", "ids", "id", "labels", "observed", "names", "split")
@@ -91,7 +90,7 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
         for line, _, text in pairs:
             if text not in row_of:
                 lost = f"{text!r}{nearest(text, written)}"
-                raise DataError(f"{prompts}, line {line}: {path} has no embedding of {lost}")
+                raise DataError(f"{prompts}, row {line}: {path} has no embedding of {lost}")
         _, names, written = zip(*pairs, strict=True)
         unit = unit[[row_of[text] for text in written]]
     if names is None:
@@ -112,25 +111,13 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
 
 
 def read_prompts(path: Path) -> list[tuple[int, str, str]]:
-    """Return line, label and text of each line of a CSV or TSV file ``label,prompt``."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        mark = "\t" if "\t" in text.partition("\n")[0] else ","
-        lines = iter(list(csv.reader(text.splitlines(), delimiter=mark, skipinitialspace=True)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: the prompts cannot be read ({error})") from None
-    header = [cell.strip().lower() for cell in next(lines, [])]
-    if sorted(header) != ["label", "prompt"]:
-        raise DataError(f"{path}, line 1: the columns must be label and prompt, got {header}")
+    """Return row, label and text of each row of a table with the columns label and prompt."""
     prompts = []
-    for number, cells in enumerate(lines, 2):
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) != 2 or not all(cell.strip() for cell in cells):
-            rule = f"a line must be a label and one text, got {cells}"
-            raise DataError(f"{path}, line {number}: {rule}; put a text with a comma in quotes")
-        row = dict(zip(header, map(str.strip, cells), strict=True))
-        prompts.append((number, from_cell(row["label"]), from_cell(row["prompt"])))
+    for number, row in enumerate(read_csv_rows(path, ("label", "prompt")), 1):
+        label, prompt = row["label"], row["prompt"]
+        if not label or not prompt or len(row) != 2:
+            raise DataError(f"{path}, row {number}: a row must be a label and one text, got {row}")
+        prompts.append((number, label, prompt))
     if not prompts:
         raise DataError(f"{path}: there are no prompts")
     return prompts

@@ -15,11 +15,10 @@ from labelwise.base.files import replacing
 from labelwise.base.text import counted
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures import FileImages
-from labelwise.tables import LabelTable
+from labelwise.tables import LabelTable, open_table
 from labelwise.tables.archives import Floats, Texts
 from labelwise.tables.load import load_for_labels
 from labelwise.tables.score_files import RawScores, read_raw
-from labelwise.tables.tabular import open_tabular
 from labelwise.types import matching_columns, nearest
 
 FITTED_FORMAT = 1  # of link.json and thresholds.json
@@ -83,7 +82,7 @@ def labels_beside(
     Beside them the group and the split of each row, where one of the two files names them; of two
     splits that of ``raw`` counts.
     """
-    if Path(source).is_file() and _holds_label_columns(Path(source)):
+    if open_table(source).holds == "scores":
         other = read_raw(Path(source))
         if other.labels is None:
             raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
@@ -109,14 +108,6 @@ def labels_beside(
     if divided is None and split is not None:
         divided = tuple(split[row] for row in rows)
     return np.where(matched[:, None], labels[rows], np.nan), matched, groups, divided
-
-
-def _holds_label_columns(path: Path) -> bool:
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".tsv", ".parquet"):
-        return suffix == ".npz"
-    names = open_tabular(path).header
-    return "id" in names and any(name.startswith(("label:", "score:")) for name in names)
 
 
 def label_arrays(labels: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any] | None]:

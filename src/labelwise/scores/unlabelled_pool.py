@@ -39,12 +39,12 @@ from labelwise.scores.embeddings import holds_vectors, read_embeddings
 from labelwise.scores.read import read_scores, read_unlabelled
 from labelwise.scores.run import read_run, unread_notes, watched
 from labelwise.scores.tables import aligned_labels, places, unscored_note
-from labelwise.tables import LabelTable
+from labelwise.tables import LabelTable, open_table
 from labelwise.tables.camera_results import read_camera_results, with_classes
 from labelwise.tables.derived import GroupedTable, group_near_copies, group_near_vectors
 from labelwise.tables.load import load_for_labels
 from labelwise.tables.rows import read_json
-from labelwise.tables.score_files import ANSWER_COLUMNS, Kind, read_raw
+from labelwise.tables.score_files import Kind, read_raw
 from labelwise.tables.tabular import TABULAR, read_csv_rows
 from labelwise.tables.words import PATH_HEADERS
 from labelwise.types import matching_columns, nearest
@@ -99,7 +99,7 @@ def read_pool(
     """Return what a model says of the photos of a folder, of data, or of predict's output."""
     path = Path(source)
     scorer = load_model(model, device)
-    if path.is_file() and holds_answers(path):
+    if path.suffix.lower() != ".npz" and open_table(source).holds == "scores":
         return _answered(path, scorer, str(model))
     names = scorer.space.names
     if path.is_dir() or (paths := _paths_alone(path, names)) is not None:
@@ -183,22 +183,6 @@ def _answered(path: Path, scorer: Scorer, model: str) -> PhotoPool:
 def _unlabelled(names: tuple[str, ...], images: FileImages, source: str) -> LabelTable:
     nothing = np.zeros((len(images), len(names)), bool)
     return LabelTable.from_arrays(names, images, nothing, nothing, name=source)
-
-
-def holds_answers(path: Path) -> bool:
-    """Return whether a file is one that ``labelwise predict`` wrote."""
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return {"path", "probs"} <= set(TABULAR[suffix](path).header)
-    try:
-        with path.open(encoding="utf-8") as stream:
-            first = stream.readline()
-        if suffix == ".csv":
-            return first.startswith(",".join(ANSWER_COLUMNS) + ",")
-        record = json.loads(first) if suffix == ".jsonl" else None
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and "path" in record and bool({"probs", "error"} & set(record))
 
 
 def write_classes(results: Path, predictions: Path, crops: Path, out: Path) -> int:

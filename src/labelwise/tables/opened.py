@@ -21,7 +21,7 @@ from labelwise.tables.score_files import RawScores, read_raw
 from labelwise.tables.table import LabelTable
 from labelwise.tables.tabular import TABULAR, open_tabular
 from labelwise.tables.tags import TagTable, read_tags
-from labelwise.tables.votes import HEADERS, Votes
+from labelwise.tables.votes import HEADERS, Votes, vote_columns
 
 Holds = Literal["labels", "scores", "votes"]
 
@@ -45,13 +45,13 @@ class Table:
     def holds(self) -> Holds:
         """Which view its columns are made for."""
         names = {name.strip().lower().replace(" ", "_") for name in self.header}
-        marked = any(name.startswith("score:") for name in self.header)
-        predicted = {"path", "labels", "error"} <= names or "probs" in names
-        predicted = predicted or {"id", "logits"} <= names
-        if marked or predicted or Path(self.place).suffix.lower() == ".npz":
+        marked = any(name.startswith(("score:", "label:")) for name in self.header)
+        predicted = {"path", "labels", "error"} <= names or names == {"path", "error"}
+        predicted = predicted or "probs" in names or {"id", "logits"} <= names
+        file = Path(self.place)
+        if marked or predicted or (file.suffix.lower() == ".npz" and file.is_file()):
             return "scores"
-        voted = all(not names.isdisjoint(usual) for usual in HEADERS.values())
-        return "votes" if voted else "labels"
+        return "votes" if len(vote_columns(self.header)) == len(HEADERS) else "labels"
 
     def labels(self) -> LabelTable:
         return load(self.place, **self.options)

@@ -1,9 +1,10 @@
 """Score files, read without believing anything about the numbers yet.
 
-.csv .parquet, ...   id, split and group (optional), score:NAME and label:NAME for every label; a
-                     label is 1, 0 or an empty cell (null) for unknown; other columns are left
-                     alone unless they are asked for by name, as a site or a time. Rows of one
-                     group, such as a patient or a site, stay together
+.csv .parquet, ...   id (or path, file and the like), split and group (optional), score:NAME and
+                     label:NAME for every label; a label is 1, 0 or a word such as ja and non, or
+                     an empty cell (null) for unknown; other columns are left alone unless they are
+                     asked for by name, as a site or a time. Rows of one group, such as a patient
+                     or a site, stay together
 .npz                 scores (N, K), labels (N, K) with NaN for unknown, observed (N, K),
                      names (K,), ids (N,), split (N,), group (N,)
 outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they are
@@ -26,7 +27,7 @@ from labelwise.base.table_files import matrix_of_lists, read_parquet
 from labelwise.errors import DataError
 from labelwise.tables.archives import Archive, Floats, Texts
 from labelwise.tables.tabular import TABULAR, json_objects, open_tabular
-from labelwise.tables.words import ABSENT, NO_STATE, PRESENT
+from labelwise.tables.words import ABSENT, NO_STATE, PRESENT, USUAL_PATHS, folded
 from labelwise.types import matching_columns, nearest
 
 Kind = Literal["logits", "probs"]
@@ -117,7 +118,8 @@ def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
 
 def _columns(source: str, table: pa.Table, keep: Sequence[str]) -> RawScores:
     headers = table.column_names
-    for name in ("id", *keep):
+    photos = ["id"] if "id" in headers else [h for h in headers if folded(h) in USUAL_PATHS]
+    for name in (photos[0] if len(photos) == 1 else "id", *keep):
         if name not in headers:
             raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
     scored, labelled = (
@@ -129,7 +131,7 @@ def _columns(source: str, table: pa.Table, keep: Sequence[str]) -> RawScores:
         raise DataError(f"{source}: there are no columns 'score:NAME' or 'label:NAME', got {got}")
     if scored and labelled:
         matching_columns(scored, labelled, of="columns score:NAME", in_=f"{source}, label:NAME")
-    ids = _texts(source, table, "id")
+    ids = _texts(source, table, photos[0])
     split, group = (
         _texts(source, table, name) if name in headers else None for name in ("split", "group")
     )
@@ -140,6 +142,13 @@ def _columns(source: str, table: pa.Table, keep: Sequence[str]) -> RawScores:
         else None
         for mark, listed in (("score", scored), ("label", labelled))
     )
+    texts = [name for name in headers if name.startswith("label:")]
+    ticked = any(pa.types.is_string(table[name].type) for name in texts)
+    if labels is not None and ticked and not (labels < 1).any() and np.isnan(labels).any():
+        raise DataError(
+            f"{source}: no cell of the columns label:NAME says that a label is absent, for an "
+            "empty cell means unknown; write 0 where a label is absent"
+        )
     facts = {name: _texts(source, table, name) for name in keep}
     return RawScores(source, tuple(names), ids, scores, labels, split, group=group, facts=facts)
 

@@ -28,8 +28,7 @@ from labelwise.tables.load import load
 from labelwise.tables.rows import is_file, read_json, require_file
 from labelwise.tables.table import LabelTable
 from labelwise.tables.tabular import TABULAR, TabularFile, json_objects, open_tabular
-from labelwise.tables.votes import HEADERS as VOTE_HEADERS
-from labelwise.tables.votes import YES, Votes
+from labelwise.tables.votes import YES, Votes, vote_columns
 from labelwise.types import nearest
 
 TAG_LISTS = ("tags", "labels", "keywords", "objects")
@@ -259,8 +258,8 @@ def read_tags(
         first = content[0] if isinstance(content, list) and content else None
         if isinstance(first, dict) and "image_id" in first and "category_id" in first:
             return _coco_results(path, content, images, at_least)
-    photo, label = (_one_of(header, VOTE_HEADERS[name]) for name in ("photo", "label"))
-    by_worker = _one_of(header, VOTE_HEADERS["worker"])
+    columns = vote_columns(header)
+    photo, label, by_worker = (columns.get(name) for name in ("photo", "label", "worker"))
     if stream and photo and label and "labels" not in header and not by_worker:
         return _use_rows(path, stream, photo, label, _one_of(header, SCORE_NAMES))
     named = None if "labels" in header else _one_of(header, ("tags", "keywords"))

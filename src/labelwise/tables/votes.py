@@ -43,23 +43,28 @@ from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.tables.rows import require_file
 from labelwise.tables.table import LabelSets, LabelTable, SoftLabels
 from labelwise.tables.tabular import open_tabular
-from labelwise.tables.words import ABSENT, PRESENT
+from labelwise.tables.words import ABSENT, NO_STATE, PRESENT, USUAL_PATHS, folded
 from labelwise.types import LabelSpace, nearest
 
+# Usual names of the four columns; the first name that is there counts.
+PHOTO = ("photo", "path", "image", "file", "filename")
 HEADERS = {
-    "photo": ("photo", "path", "image", "file", "file_name", "filename", "id", "task", "item"),
-    "label": ("label", "tag", "class", "question"),
-    "worker": ("worker", "annotator", "rater", "user", "worker_id", "annotator_id"),
-    "answer": ("answer", "vote", "value", "response"),
+    "photo": (*PHOTO, *sorted(USUAL_PATHS - {*PHOTO, "id"}), "id", "task", "item"),
+    "label": ("label", "tag", "class", "question", "frage", "etikett", "étiquette", "etiqueta"),
+    "worker": (
+        *("worker", "annotator", "rater", "user", "workerid", "annotatorid", "person", "personne"),
+        *("persona", "bearbeiter", "annotateur", "anotador"),
+    ),
+    "answer": (
+        *("answer", "vote", "value", "response", "antwort", "réponse", "respuesta", "risposta"),
+        "resposta",
+    ),
 }
 YES, NO, DONT_KNOW = 1, 0, -1
 ANSWERS = {
-    **dict.fromkeys((*PRESENT, "1.0"), YES),
+    **dict.fromkeys((*NO_STATE, "don’t know", "-1", "-1.0", "skip"), DONT_KNOW),
     **dict.fromkeys((*ABSENT, "0.0"), NO),
-    **dict.fromkeys(("don't know", "dont know", "don’t know", "unknown", "unsure"), DONT_KNOW),
-    **dict.fromkeys(
-        ("?", "-1", "-1.0", "skip", "weiß nicht", "unklar", "je ne sais pas"), DONT_KNOW
-    ),
+    **dict.fromkeys((*PRESENT, "1.0"), YES),
 }
 ALL_LABELS = "*"
 RIGHT, ANSWERS_BEFORE = 0.8, 4.0  # of the prior: q and s
@@ -85,7 +90,13 @@ class Votes:
     def read(cls, path: str | Path) -> "Votes":
         file = require_file(Path(path))
         stream = open_tabular(file)
-        headers = _headers(stream.header, file.name)
+        columns_of = vote_columns(stream.header)
+        for meaning, names in HEADERS.items():
+            if meaning not in columns_of:
+                others, got = ", ".join(names[1:6]), ", ".join(map(repr, stream.header))
+                rule = f"there must be a column {meaning!r} (or {others}, ...)"
+                raise DataError(f"{file.name}: {rule}, got {got}")
+        headers = [columns_of[meaning] for meaning in HEADERS]
         unit = "line" if stream.text_only else "row"
         has_header = stream.text_only and file.suffix.lower() not in (".jsonl", ".ndjson")
         columns: list[list[Any]] = [[] for _ in headers]
@@ -102,7 +113,8 @@ class Votes:
 
         for header, text in zip(headers, texts, strict=True):
             if (row := pc.index(text, "").as_py()) >= 0:
-                raise DataError(f"{at(row)}: the column {header!r} is empty")
+                way_out = "fill it in, or remove the row"
+                raise DataError(f"{at(row)}: the column {header!r} is empty; {way_out}")
         return cls._of_texts(texts, at)
 
     @classmethod
@@ -321,16 +333,14 @@ def _records(
     return tuple(records)
 
 
-def _headers(header: Sequence[str], where: str) -> list[str]:
-    folded = {name.strip().lower().replace(" ", "_"): name for name in header}
-    headers = []
-    for meaning, names in HEADERS.items():
-        named = [folded[name] for name in names if name in folded]
-        if not named:
-            others, got = ", ".join(names[1:]), ", ".join(map(repr, header))
-            raise DataError(f"{where}: there must be a column {meaning!r} (or {others}), got {got}")
-        headers.append(named[0])
-    return headers
+def vote_columns(header: Sequence[str]) -> dict[str, str]:
+    """Return the columns by what they mean to votes, as far as there are some."""
+    by_name = {folded(name): name for name in reversed(header)}
+    named = {
+        meaning: next((by_name[name] for name in names if name in by_name), None)
+        for meaning, names in HEADERS.items()
+    }
+    return {meaning: name for meaning, name in named.items() if name is not None}
 
 
 def _coded(column: Any) -> tuple[list[str], Ints]:
