@@ -270,10 +270,13 @@ class Store(AbstractContextManager["Store", None]):
             return int(database.execute("SELECT changes()")[0][0])
 
     def _mark_alive(self, rows: Iterable[int]) -> None:
-        for row in set(rows):
-            alive = bool(self.database.read("files", row=row, state="ok"))
-            for *facts, _ in self.database.read("contents", row=row):
-                self.database.put("contents", [(*facts, int(alive))])
+        query = "SELECT EXISTS (SELECT 1 FROM files WHERE row = ? AND state = 'ok')"
+        contents = [
+            values for row in set(rows) for values in self.database.read("contents", row=row)
+        ]
+        alive = [self.database.execute(query, values[:1])[0] for values in contents]
+        both = zip(contents, alive, strict=True)
+        self.database.put("contents", [(*values[:-1], *now) for values, now in both])
 
     # Contents and their columns
 

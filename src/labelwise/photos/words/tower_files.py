@@ -53,27 +53,6 @@ from labelwise.photos.words.word_list import usual_texts
 from labelwise.pictures.transform import Transform
 
 
-@dataclass(frozen=True)
-class TextTowerShape:
-    """What builds a text tower; a causal one is CLIP's."""
-
-    causal: bool
-    vocabulary: int
-    places: int
-    width: int
-    depth: int
-    heads: int
-    mlp: int
-    to: int
-    activation: str
-    eps: float
-
-    def __post_init__(self) -> None:
-        if self.heads < 1 or self.width % self.heads:
-            got = f"{self.width}, {self.heads}"
-            raise SettingsError(f"the width of a text tower must divide by its heads: {got}")
-
-
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """A tokenizer as a model's training used it; ``fill`` fills texts up to full length."""
@@ -108,18 +87,31 @@ class Tokens:
         return [*filling, *ids] if self.fill_left else [*ids, *filling]
 
 
-class TextTower(nn.Module):
-    """A transformer from the tokens of one text to its vector."""
+State = dict[str, Tensor]
 
-    def __init__(self, shape: TextTowerShape) -> None:
+
+class TextTower(nn.Module):
+    """A transformer from the tokens of one text to its vector; a ``causal`` one is CLIP's.
+
+    Its sizes are those of the tensors of a state, of which it takes a copy when it is loaded.
+    """
+
+    def __init__(
+        self, state: State, *, causal: bool, heads: int, activation: str, eps: float
+    ) -> None:
         super().__init__()
-        self.shape, width = shape, shape.width
-        self.tokens = nn.Embedding(shape.vocabulary, width)
-        self.positions = nn.Parameter(torch.zeros(shape.places, width))
-        settings = (width, shape.heads, shape.mlp, shape.activation, shape.eps)
-        self.blocks = nn.ModuleList(TransformerBlock(*settings) for _ in range(shape.depth))
-        self.after = nn.LayerNorm(width, shape.eps)
-        self.projection = nn.Linear(width, shape.to, bias=not shape.causal)
+        self.vocabulary, self.causal = len(state["tokens.weight"]), causal
+        self.places, width = state["positions"].shape
+        if heads < 1 or width % heads:
+            got = f"{width}, {heads}"
+            raise SettingsError(f"the width of a text tower must divide by its heads: {got}")
+        self.tokens = nn.Embedding(self.vocabulary, width)
+        self.positions = nn.Parameter(torch.zeros(self.places, width))
+        settings = (width, heads, len(state["blocks.0.mlp.fc1.weight"]), activation, eps)
+        self.blocks = nn.ModuleList(TransformerBlock(*settings) for _ in range(_depth(state)))
+        self.after = nn.LayerNorm(width, eps)
+        to = len(state["projection.weight"])
+        self.projection = nn.Linear(width, to, bias=not causal)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.read(self.tokens(ids))
@@ -128,7 +120,7 @@ class TextTower(nn.Module):
         """Return one unit vector (D,) per text of embedded tokens (n, length, width)."""
         x = embedded + self.positions[: embedded.shape[1]]
         for block in self.blocks:
-            x = block(x, self.shape.causal)
+            x = block(x, self.causal)
         return normalize(self.projection(self.after(x[:, -1])), dim=1)
 
     @torch.inference_mode()
@@ -136,7 +128,6 @@ class TextTower(nn.Module):
         return torch.cat([self(torch.tensor([tokens.of(text)])) for text in texts])
 
 
-State = dict[str, Tensor]
 NAMES = tomllib.loads(Path(__file__).with_name("tower_names.toml").read_text(encoding="utf-8"))
 NOT_WEIGHTS = ("position_ids", "attn_mask", "logit_scale", "logit_bias")
 
@@ -203,7 +194,7 @@ def _read(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
         kinds = f"a model_type of {', '.join(KINDS)}"
         raise SettingsError(f"{folder / CONFIG} must be of {kinds}, got {model_type!r}")
     kind = KINDS[model_type]
-    states = image, text = _half(state, kind, "image"), _half(state, kind, "text")
+    image, text = _half(state, kind, "image"), _half(state, kind, "text")
     built = []
     for part, usual in zip(("vision_config", "text_config"), DEFAULTS[kind], strict=True):
         own: dict[str, Any] = {**dict(zip(SETTINGS, usual, strict=True)), **config.get(part, {})}
@@ -219,21 +210,21 @@ def _read(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
         take = "take a vision transformer of CLIP, SigLIP or SigLIP 2"
         raise SettingsError(f"{folder}: {such}; {take}")
     (heads, activation, eps), (text_heads, text_activation, text_eps) = built
-    depth, text_depth = (sum(name.endswith(".norm1.weight") for name in half) for half in states)
-    mlp, text_mlp = (len(half["blocks.0.mlp.fc1.weight"]) for half in states)
+    mlp = len(image["blocks.0.mlp.fc1.weight"])
     patch, places = image["patches.weight"].shape[-1], len(image["positions"]) - (kind == "clip")
     to = len(image["projection.weight"]) if kind == "clip" else image["positions"].shape[1]
     side = patch * round(places**0.5)
-    width, text_width = len(image["patches.weight"]), text["positions"].shape[1]
-    shape = TowerShape(kind, width, depth, heads, mlp, patch, side, to, activation, eps)
-    tokens_of = (len(text["tokens.weight"]), len(text["positions"]), text_width, text_depth)
-    text_to = len(text["projection.weight"])
-    text_shape = TextTowerShape(
-        kind == "clip", *tokens_of, text_heads, text_mlp, text_to, text_activation, text_eps
+    sizes = (len(image["patches.weight"]), _depth(image), heads, mlp, patch, side, to)
+    tower = ImageTower(TowerShape(kind, *sizes, activation, eps), _preprocessing(folder, side))
+    texts = TextTower(
+        text, causal=kind == "clip", heads=text_heads, activation=text_activation, eps=text_eps
     )
-    tower = ImageTower(shape, _preprocessing(folder, side))
-    tokens = _tokens(folder, text_shape, siglip_2=model_type == "siglip2")
-    return _loaded(tower, image, folder), _loaded(TextTower(text_shape), text, folder), tokens
+    tokens = _tokens(folder, texts, siglip_2=model_type == "siglip2")
+    return _loaded(tower, image, folder), _loaded(texts, text, folder), tokens
+
+
+def _depth(half: State) -> int:
+    return sum(name.endswith(".norm1.weight") for name in half)
 
 
 def _preprocessing(folder: Path, side: int) -> Transform:
@@ -256,16 +247,16 @@ def _file(folder: Path, name: str, more: str = "") -> Path:
     return folder / name
 
 
-def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
+def _tokens(folder: Path, tower: TextTower, *, siglip_2: bool) -> Tokens:
     how = ", or write it by AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
     path = _file(folder, TOKENIZER, how)
     tokenizer = read_tokenizer(path)
     tokens = max(tokenizer.get_vocab().values(), default=-1) + 1  # numbers may be left out
-    if tokens > shape.vocabulary:
-        known = f"the model knows only {shape.vocabulary:,}"
+    if tokens > tower.vocabulary:
+        known = f"the model knows only {tower.vocabulary:,}"
         raise SettingsError(f"{path} has {tokens:,} tokens and {known}")
-    if shape.causal:
-        return Tokens(tokenizer, shape.places)
+    if tower.causal:
+        return Tokens(tokenizer, tower.places)
     settings = folder / TOKENIZER_CONFIG
     config = _json(settings) if settings.is_file() else {}
     siglip_2 = siglip_2 or str(config.get("tokenizer_class")).startswith(("Gemma", "Siglip2"))
@@ -275,7 +266,7 @@ def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
         raise SettingsError(f"{path} has no token {pad!r}, with which texts are filled up")
     usual = "left" if config.get("tokenizer_class") == "Siglip2Tokenizer" else "right"
     left = config.get("padding_side", usual) == "left"
-    return Tokens(tokenizer, shape.places, fill, left, True, not siglip_2)
+    return Tokens(tokenizer, tower.places, fill, left, True, not siglip_2)
 
 
 Half = TypeVar("Half", bound=nn.Module)
@@ -407,7 +398,7 @@ class TwoTowers(TextImageModel, TextDirections):
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]
-        if not strange or not self.text.shape.causal:
+        if not strange or not self.text.causal:
             return None
         return (
             f"CLIP was trained on English, and {strange[0]!r} is written in other letters: "
