@@ -126,6 +126,11 @@ class Eye:
         return replace(self, transform=transform)
 
     @property
+    def head_features(self) -> tuple[str, ...]:
+        """The outputs that a head is solved on: with the middle of the network all features."""
+        return self.features if "middle" in self.outputs else ("means",)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """The outputs that are features: ``means``, and maybe ``maxima`` and ``middle``."""
         return tuple(name for name in FEATURES if name in self.outputs)

@@ -17,7 +17,7 @@ from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.eyes import BUILT_IN
 from labelwise.learn.backbones import Backbone, create_backbone
-from labelwise.learn.backbones.weights import load_eye
+from labelwise.learn.backbones.weights import EYE, EYE_WIDTH, load_eye
 from labelwise.learn.heads import Head, LinearHead
 from labelwise.learn.inference import Inferred, Network, infer
 from labelwise.learn.methods import link_to_spec, make_head, rule_to_spec
@@ -172,6 +172,7 @@ class Predictor:
         with torch.inference_mode():
             outputs, features = self.model.outputs_and_features(self._inputs(inputs))
             pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
+            pooled = pooled[:, : self.model.backbone.embedding]
             return outputs.logits.float(), pooled.float()
 
     def predict(
@@ -287,12 +288,14 @@ class Predictor:
             for name, values in weights_of(folder).items()
         }
         width = stored["head/weight"].shape[1]
-        if spec.backbone.name != BUILT_IN or width != spec.backbone.channels:
+        backbones = {spec.backbone.channels: BUILT_IN, EYE_WIDTH: EYE}
+        if spec.backbone.name != BUILT_IN or width not in backbones:
             raise SettingsError(
                 f"torch cannot compute with {folder}: its network is known as an .onnx file alone, "
                 "which labelwise runs on a cpu"
             )
-        predictor = Predictor.untrained(spec)
+        deployed = replace(spec.backbone, name=backbones[width], channels=width)
+        predictor = Predictor.untrained(spec.model_copy(update={"backbone": deployed}))
         load_eye(predictor.model.backbone, stored)
         head = {"weight": stored["head/weight"], "bias": stored["head/bias"]}
         predictor.model.head.get_submodule("classifier").load_state_dict(head)

@@ -324,6 +324,11 @@ def frozen_features(
     pooled = make_head(
         HeadSpec(name, settings.head_options), backbone.channels, len(table.space)
     ).pools
+    as_eye = pooled and (backbone.name, weights) == (BUILT_IN, PRETRAINED)
+    if as_eye and settings.bands is None:
+        from labelwise.learn.backbones.timm_models import EyeBackbone
+
+        backbone = EyeBackbone(backbone)
     cache, workers = settings.hardware.features_cache, settings.hardware.workers
     eye = None
     if device.type == "cpu" and pooled and settings.bands is None:
@@ -334,7 +339,9 @@ def frozen_features(
         )
         return FrozenBackbone(backbone.cpu()), rows
     eye = eye if eye.transform == backbone.transform else eye.with_transform(backbone.transform)
-    seen = eye_features(eye, table.images, cache, outputs=("means",), workers=workers, watch=watch)
+    seen = eye_features(
+        eye, table.images, cache, outputs=eye.head_features, workers=workers, watch=watch
+    )
     return FrozenBackbone(backbone.cpu()), replace(table, images=FeatureRows(seen, table.ids))
 
 

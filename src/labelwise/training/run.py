@@ -39,7 +39,6 @@ from labelwise.training.plan import (
 )
 from labelwise.training.settings import AUTO, Settings, read_settings
 from labelwise.training.solved import (
-    OUTPUTS,
     contents_of,
     eye_of,
     prepare_solving,
@@ -213,7 +212,7 @@ class _Effort:
             **{key: getattr(self.settings, key) for key in keys},
             "recipe": replace(self.settings.recipe, **recipe),
             "features": None,
-            "backbone": solved.backbone,
+            "backbone": start.spec.backbone.name,
             "weights": solved.weights or PRETRAINED,
             "start": str(start.path),
         }
@@ -260,7 +259,7 @@ def train(
                 told.say(reason)
             loaded = table is None
             solving = prepare_solving(plan, run, told, data, eye, loaded=loaded)
-            width = sum(eye.outputs[name] for name in OUTPUTS)
+            width = sum(eye.outputs[name] for name in eye.head_features)
             if not too_large(len(solving.splits["train"]), width, told):
                 return Run(run.path, *solved_run(solving, contents_of(run), fresh=fresh))
     if settings.effort in ("good", "best"):

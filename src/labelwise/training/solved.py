@@ -53,7 +53,6 @@ from labelwise.training.plan import (
 )
 from labelwise.training.settings import AUTO, Settings
 
-OUTPUTS = ("means",)  # of the eye, that are the features of the head
 CONTENTS_FILE = "contents.json"  # in checkpoint/: hashes of what a finished run was made from
 COPIES = 8  # times the features are in memory while they are solved, most of it in float64
 
@@ -93,7 +92,8 @@ class EyeSource(FeatureSource):
 
     def features(self, solving: Solving, table: LabelTable) -> Any:
         hardware, watch = solving.settings.hardware, solving.watch
-        how: dict[str, Any] = {"workers": hardware.workers, "watch": watch, "outputs": OUTPUTS}
+        how: dict[str, Any] = {"workers": hardware.workers, "watch": watch}
+        how["outputs"] = self.eye.head_features
         try:
             return features(self.eye, table.images, hardware.features_cache, **how)
         except ImageError:
@@ -110,7 +110,8 @@ class EyeSource(FeatureSource):
             model = SolvedModel.load(folder)
         else:
             weight, bias = np.asarray(fitted.weight), np.asarray(fitted.bias)
-            parts = (self.eye, OUTPUTS, weight, bias, space, fitted.link, Threshold(0.5))
+            outputs, rule = self.eye.head_features, Threshold(0.5)
+            parts = (self.eye, outputs, weight, bias, space, fitted.link, rule)
             model = SolvedModel.of(*parts, method)
         model = replace(model, taxonomy=solving.taxonomy)
 

