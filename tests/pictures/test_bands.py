@@ -29,7 +29,7 @@ from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.decode import decode, install_for
 from labelwise.pictures.multiband import open_cube
 from labelwise.pictures.transform import Bands, BandScale, Window, named_bands
-from labelwise.pictures.worker import Kind, OneImage, Work
+from labelwise.pictures.worker import Kind, Work
 
 NAMES = ("B02", "B03", "B04", "B08")
 BANDS = Bands(NAMES, ("B04", "B03", "B02"))
@@ -41,7 +41,7 @@ XRAY = np.random.default_rng(1).integers(0, 4096, (12, 10)).astype(np.uint16)
 
 
 def read_bands(content, name, bands):
-    return OneImage(content, name).read_bands(0, bands)
+    return BytesImages([content], [name]).read_bands(0, bands)
 
 
 def transform(size=16, **options):

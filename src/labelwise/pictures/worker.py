@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.memory import FeatureRows
+from labelwise.pictures.memory import BytesImages, FeatureRows
 from labelwise.pictures.multiband import load_band_readers
-from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_location
+from labelwise.pictures.sources import ImageSource, Location, read_location
 from labelwise.pictures.transform import Transform, Window
 
 
@@ -66,19 +66,6 @@ def shown_images(images: ImageSource, transform: Transform) -> ImageSource:
     if transform.bands is None or isinstance(images, FeatureRows):
         return images
     return CompositeImages(images, transform)
-
-
-class OneImage(EncodedImages):
-    """A file by its bytes."""
-
-    def __init__(self, blob: bytes, name: str) -> None:
-        self.blob, self.ids = blob, (name,)
-
-    def content(self, row: int) -> bytes:
-        return self.blob
-
-    def subset(self, rows: NDArray[np.int64]) -> "OneImage":
-        return self
 
 
 SLOT_BYTES = 12 << 20
@@ -178,7 +165,7 @@ def loaded(work: Work, item: Item | str) -> tuple[Entry, Values] | str:
         content = item.source
         if isinstance(content, Location):
             content = read_location(content, NAME)
-        return work.load(OneImage(content, NAME), 0, item.window)
+        return work.load(BytesImages([content], [NAME]), 0, item.window)
     except MemoryError:
         raise
     except Exception as error:

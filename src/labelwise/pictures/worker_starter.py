@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import ImageError, LabelwiseError
+from labelwise.pictures.memory import BytesImages
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.worker import (
     MAX_PIXELS_VARIABLE,
@@ -34,7 +35,6 @@ from labelwise.pictures.worker import (
     Item,
     Kind,
     Limits,
-    OneImage,
     Work,
     items_to_json,
     receive,
@@ -270,7 +270,7 @@ class Decoders:
 
     def _made(self, work: Work, blob: bytes, name: str) -> bytes:
         if not self.apart:
-            return work.load(OneImage(blob, name), 0)[1].tobytes()
+            return work.load(BytesImages([blob], [name]), 0)[1].tobytes()
         answer = self._ask(work, blob, name)
         if answer.warned:
             log.warning("%.200r: %s", name, answer.warned)

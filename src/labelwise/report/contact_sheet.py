@@ -19,7 +19,8 @@ from labelwise.base.text import for_terminal
 from labelwise.errors import LabelwiseError
 from labelwise.photos import Index
 from labelwise.photos.query import Found, Hit
-from labelwise.pictures.worker import OneImage, shown_images
+from labelwise.pictures import BytesImages
+from labelwise.pictures.worker import shown_images
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
     from labelwise.answers.suspects import Reviewed, SuspectPromise
@@ -79,7 +80,8 @@ def _hit(index: Index, hit: Hit) -> Markup:
     image, picture = None, index.picture(hit.row)
     with suppress(LabelwiseError):
         if picture is not None:
-            image = shown_images(OneImage(*picture), index.spec.transform).read(0, SIDE)
+            content, name = picture
+            image = shown_images(BytesImages([content], [name]), index.spec.transform).read(0, SIDE)
     caption = (tag("strong", chance(hit.probability)), tag("span", why), file_name(hit.paths[0]))
     alt = f"{for_terminal(hit.paths[0])}: {why}"
     return card(image, alt, *caption, missing="The file cannot be read now.")

@@ -10,7 +10,6 @@ from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from threading import Lock
 from typing import IO, Any
 
 from fastapi import FastAPI, Request, Response
@@ -158,15 +157,9 @@ def _operation_name(route: APIRoute) -> str:
 
 def _add_description(app: FastAPI) -> None:
     """Answer /openapi.json in a thread: to describe takes long, the first time."""
-    one_at_a_time = Lock()
 
     def description(_: Request) -> Response:
-        with one_at_a_time:
-            if app.openapi_schema is None:
-                complete(app.openapi())
-        return JSONResponse(app.openapi())
-
-    def complete(facts: dict[str, Any]) -> None:  # with what the framework cannot know
+        facts = app.openapi()  # and what the framework cannot know
         parts = facts.setdefault("components", {})
         parts["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer"},
@@ -176,6 +169,7 @@ def _add_description(app: FastAPI) -> None:
             for operation in methods.values():
                 # The last one is empty: a server without a token asks for none.
                 operation["security"] = [] if is_open(path) else [{"token": []}, {"cookie": []}, {}]
+        return JSONResponse(facts)
 
     app.add_route("/openapi.json", description, include_in_schema=False)
 

@@ -7,7 +7,6 @@ random. What one person has is not given to another while there is anything else
 import asyncio
 import hashlib
 import logging
-import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -44,7 +43,6 @@ log = logging.getLogger("labelwise.server")
 FindPhotos = Callable[[], Sequence[Path]]
 Facts = tuple[int, ...] | None
 Learn = Callable[[Mapping[str, Mapping[str, bool]]], QuestionGuide]
-ASK_AGAIN = 30  # seconds after which a photo that could not be shown is asked about once more
 REST = 10  # of scans and exports, as a multiple of the time they take
 READERS = 8  # of photos' files at the same time
 RANDOM_ORDER = "Photos come in random order, so that guarantees can rest on every answer."
@@ -137,8 +135,7 @@ class PhotoPage(ABC):
 
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}  # of the photos that may be shown, by id
-        # Of those that could not be shown: the file then, how often that was, and the last time.
-        self.gone: dict[str, tuple[Facts, int, float]] = {}
+        self.gone: dict[str, Facts] = {}  # of those that could not be shown: the file then
 
     def path(self, photo: str) -> Path:
         if photo not in self.paths:
@@ -146,17 +143,8 @@ class PhotoPage(ABC):
         return self.paths[photo]
 
     def is_there(self, photo: str) -> bool:
-        if photo not in self.gone:
-            return True
-        facts, times, at = self.gone[photo]
-        waited = time.monotonic() - at > ASK_AGAIN
-        return (waited and times < 2) or facts != file_facts(self.paths[photo])
-
-    def lose(self, photo: str, facts: Facts) -> None:
-        """Note that a photo could not be shown; failures in a row count as one."""
-        before, times, at = self.gone.get(photo, (facts, 0, -math.inf))
-        times = times + (time.monotonic() - at > ASK_AGAIN) if before == facts else 1
-        self.gone[photo] = facts, times, time.monotonic()
+        """Return whether a photo could be shown, or its file is another one by now."""
+        return photo not in self.gone or self.gone[photo] != file_facts(self.paths[photo])
 
     @abstractmethod
     def add_routes(self, api: APIRouter, thread: Threads) -> Sequence[Background]:
@@ -350,7 +338,7 @@ def asking_app(make: Callable[[], PhotoPage], settings: ServeSettings | None) ->
                 lambda: decoders.thumbnail(read_image_file(path, path.name), path.name, side)
             )
         except ImageError as error:
-            asking.lose(photo, facts)
+            asking.gone[photo] = facts
             raise RefusedError(404, f"the photo cannot be shown: {error}") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
 

@@ -33,7 +33,7 @@ from labelwise.photos.prevalence import draw_sample, estimate_from_answers
 from labelwise.photos.query import Hit, nearest_photos
 from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
-from labelwise.pictures.worker import Kind, OneImage, Work
+from labelwise.pictures.worker import Kind, Work
 from labelwise.queries import Query
 from labelwise.server.app import Front
 from labelwise.server.batching import Threads
@@ -264,8 +264,8 @@ class PhotoTools:
         picture = self.index.picture(self._row(photo))
         if picture is None:
             raise DataError(f"no file holds {photo} as it was indexed; run `labelwise index` again")
-        transform = replace(self.index.spec.transform, size=SIDE)
-        return Work(Kind.THUMBNAIL, transform).load(OneImage(*picture), 0)[1].tobytes()
+        transform, (content, name) = replace(self.index.spec.transform, size=SIDE), picture
+        return Work(Kind.THUMBNAIL, transform).load(BytesImages([content], [name]), 0)[1].tobytes()
 
     def tag_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels the model gives a file, which need not be in the index."""

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import queue
-import threading
 import time
 from datetime import UTC, datetime
 from logging import INFO, LogRecord
-from logging.handlers import RotatingFileHandler
+from logging.handlers import QueueListener, RotatingFileHandler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -21,7 +20,7 @@ from labelwise.errors import SettingsError
 #      "path": "/api/v1/model", "route": "/api/v1/model", "status": 200, "ms": 1.3, "bytes": 227}
 #
 # Queries, headers and bodies are not written: they may hold what is private. A thread writes, so
-# that a slow disk holds up no request; lines it cannot keep up with are counted.
+# that a slow disk holds up no request; lines that it cannot keep up with are left out.
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)  # of histograms
 TICK = 0.02  # seconds between two looks at the event loop
@@ -40,33 +39,21 @@ class AccessLog:
         except OSError as error:
             words = f"the access log {path} cannot be written: {error.strerror}"
             raise SettingsError(f"{words}; choose another file") from None
-        self.left_out = 0
-        self._lines: queue.Queue[str | None] = queue.Queue(LINES_WAITING)
-        self._thread = threading.Thread(target=self._write, name="access-log", daemon=True)
+        self._lines: SimpleQueue[LogRecord] = SimpleQueue()
+        self._writer = QueueListener(self._lines, self._file)
 
     def start(self) -> None:
-        self._thread.start()
+        self._writer.start()
 
     def note(self, **facts: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        facts["path"] = facts["path"][:LONGEST_PATH]
-        if self.left_out:
-            facts["left_out_before"] = self.left_out
-        try:
-            self._lines.put_nowait(json.dumps({"time": now, **facts}))
-        except queue.Full:
-            self.left_out += 1
-        else:
-            self.left_out = 0
+        line = json.dumps({"time": now, **facts, "path": facts["path"][:LONGEST_PATH]})
+        if self._lines.qsize() < LINES_WAITING:
+            self._lines.put(LogRecord("access", INFO, "", 0, line, None, None))
 
     def close(self) -> None:
-        self._lines.put(None)
-        self._thread.join()
+        self._writer.stop()
         self._file.close()
-
-    def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
-            self._file.handle(LogRecord("access", INFO, "", 0, line, None, None))
 
 
 class Monitor:

@@ -5,7 +5,6 @@
                   pages of the allowed origins
     token         every answer but the page's own files and health needs it, where there is one
     body          limited bytes and seconds; its length is given in one way
-    rate          requests per second and client, those for health counted apart
     client        the address of the connection, or what a trusted proxy names last
 
 Decisions rest on the raw headers and the path as they were received.
