@@ -4,10 +4,10 @@
 Writes are atomic. Time-outs, 500s and dropped connections are tried again with growing pauses.
 """
 
+import io
 import os
 import random
 import secrets
-import shutil
 import stat
 import time
 from collections import Counter
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from labelwise.base.files import replacing
@@ -226,32 +226,21 @@ class ObjectStorage:
         return int(facts.size) if facts.type == FileType.File else None
 
     def write(self, name: str, content: bytes) -> None:
-        path = self._path(name)
-        folder, _, last = path.rpartition("/")
-
-        def write() -> None:
-            temporary = f"{folder}/.{last}.{secrets.token_hex(8)}.partial"
-            try:
-                with self.filesystem.open_output_stream(temporary) as stream:
-                    stream.write(content)
-                self.filesystem.move(temporary, path)
-            except BaseException:
-                with suppress(Exception):  # what went wrong first is what counts
-                    self.filesystem.delete_file(temporary)
-                raise
-
-        self._patiently(write, name)
+        """Put an object there; it appears once its stream is closed, as a whole."""
+        self._put(name, lambda: io.BytesIO(content))
 
     def upload(self, name: str, path: Path) -> None:
-        """Put a local file there, atomically up to 64 MiB: S3 moves nothing above 5 GB."""
-        if path.stat().st_size <= PIECE:
-            self.write(name, path.read_bytes())
-            return
+        """Put a local file there, a piece at a time."""
+        self._put(name, lambda: path.open("rb"))
 
+    def _put(self, name: str, opened: Callable[[], IO[bytes]]) -> None:
         def send() -> None:
-            target = self._path(name)
-            with path.open("rb") as source, self.filesystem.open_output_stream(target) as stream:
-                shutil.copyfileobj(source, stream, PIECE)
+            with opened() as source:
+                piece = source.read(PIECE)  # before the object is opened, which its end writes
+                with self.filesystem.open_output_stream(self._path(name)) as stream:
+                    while piece:
+                        stream.write(piece)
+                        piece = source.read(PIECE)
 
         self._patiently(send, name)
 
