@@ -1,6 +1,5 @@
 """Pictures of strangers. Oracles: ``BytesImages``; what the system says of processes, files."""
 
-import asyncio
 import io
 import os
 import signal
@@ -186,7 +185,7 @@ def test_a_starter_that_was_killed_with_its_workers_is_back_without_torch():
 
 def test_where_no_worker_can_be_started_the_server_is_not_ready(tmp_path, monkeypatch):
     made = Service(save_model(tmp_path / "tiny"), None, ServeSettings(decoders=1))
-    asyncio.run(made.start())
+    made.start()
     try:
         assert made.is_ready
         with monkeypatch.context() as patch:
@@ -201,7 +200,7 @@ def test_where_no_worker_can_be_started_the_server_is_not_ready(tmp_path, monkey
         made.decoders.pixels(encoded(), "a")  # as soon as one can
         assert made.is_ready
     finally:
-        asyncio.run(made.stop())
+        made.close()
 
 
 def test_processes_end_with_the_server():

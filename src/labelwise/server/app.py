@@ -102,11 +102,11 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if log is not None:
             log.start()
-        await service.start()
+        service.start()
         try:
             yield
         finally:
-            await service.stop()
+            service.close()
             if log is not None:
                 log.close()
 

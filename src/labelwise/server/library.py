@@ -6,10 +6,10 @@ thread works on the index; others read files.
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -307,18 +307,9 @@ class Library:
     def _audit(self, count: int) -> list[tuple[int, str, float, bool]]:
         """Return questions about photos drawn at random, the least audited labels first."""
         names, audited = self.index.space.names, self._audited()
-        waiting = [(len(audited.get(name, ())), k) for k, name in enumerate(names)]
-        heapify(waiting)
-        queues: dict[int, Iterator[int]] = {}
-        asked: list[tuple[int, int]] = []
-        while waiting and len(asked) < count:
-            done, k = heappop(waiting)
-            if k not in queues:
-                queues[k] = iter(self._drawn(k))
-            row = next(queues[k], None)
-            if row is not None:
-                asked.append((row, k))
-                heappush(waiting, (done + 1, k))
+        least = sorted(range(len(names)), key=lambda k: len(audited.get(names[k], ())))[:count]
+        turns = zip_longest(*([(row, k) for row in self._drawn(k)] for k in least))
+        asked = [question for turn in turns for question in turn if question is not None][:count]
         probs = self.model_probs(np.array([row for row, _ in asked], np.int64))
         sets, own = self.index.spec.made_rule(probs), enumerate(asked)
         return [(row, names[k], float(probs[at, k]), bool(sets[at, k])) for at, (row, k) in own]

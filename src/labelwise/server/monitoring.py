@@ -1,8 +1,6 @@
 """What happens while models are served, counted for ``/metrics``."""
 
-import asyncio
 import json
-import time
 from datetime import UTC, datetime
 from logging import INFO, LogRecord
 from logging.handlers import QueueListener, RotatingFileHandler
@@ -23,7 +21,6 @@ from labelwise.errors import SettingsError
 # that a slow disk holds up no request; lines that it cannot keep up with are left out.
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)  # of histograms
-TICK = 0.02  # seconds between two looks at the event loop
 FILE_BYTES = 16 << 20
 FILES_KEPT = 5
 LINES_WAITING = 10_000
@@ -71,8 +68,6 @@ class Monitor:
         self.batches = Histogram("batch_size", "Pictures per forward pass.", buckets=sizes, **own)
         self.opened = Histogram("open_seconds", "How long pictures took to be opened.", **times)
         self.forward = Histogram("forward_seconds", "How long forward passes took.", **times)
-        times["buckets"] = (0.001, *SECONDS)
-        self.pauses = Histogram("loop_pause_seconds", "How late the event loop was.", **times)
         self.queue = Gauge("queue_length", "Pictures on their way.", **own)
         self.failures = Counter("failures", "Pictures that could not be used.", **own)
         self.busy = Counter("busy", "Requests turned away because the queue was full.", **own)
@@ -80,9 +75,3 @@ class Monitor:
         own["labelnames"] = ("label",)
         self.evidence = Gauge("calibration_evalue", "Evidence against calibration.", **own)
         self.alarm = Gauge("calibration_alarm", "1 once the alarm was raised.", **own)
-
-    async def watch_loop(self) -> None:
-        while True:
-            due = time.perf_counter() + TICK
-            await asyncio.sleep(TICK)
-            self.pauses.observe(max(0.0, time.perf_counter() - due))

@@ -270,7 +270,7 @@ class Service:
         self._computing = model_thread()
         self._loading = ThreadPoolExecutor(1, "load", compute_alone)
         self._is_reloading = False
-        self._watching: asyncio.Task[None] | None = None
+        self._is_started = False
         self.library: Library | None = None
         self.models: dict[str, ServedModel] = {}
         self.monitor.registry.register(_Answers(self.models))
@@ -287,17 +287,12 @@ class Service:
             self.close()
             raise
 
-    async def start(self) -> None:
-        self._watching = asyncio.create_task(self.monitor.watch_loop())
-
-    async def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
-        self.close()
+    def start(self) -> None:
+        self._is_started = True
 
     def close(self) -> None:
         """Let go of everything, also where it never started."""
+        self._is_started = False
         self.queue.stop()
         for threads in (self._aside, self._slowly):
             threads.close(wait=False)
@@ -309,7 +304,7 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        return self._watching is not None and not self.decoders.is_lost
+        return self._is_started and not self.decoders.is_lost
 
     def require_ready(self) -> None:
         if not self.is_ready:
