@@ -3,7 +3,6 @@ counted entry by entry, a slow loop over the printed figures, files that open.""
 
 import json
 from dataclasses import replace
-from itertools import product
 from math import log
 from types import SimpleNamespace
 
@@ -17,9 +16,9 @@ from labelwise.learn.methods import make_objective
 from labelwise.learn.objectives import QuasibinaryLink
 from labelwise.papers.columns import normaliser_figures
 from labelwise.papers.comparison import seed_mean
-from labelwise.papers.computed import best_counts, minimisers
+from labelwise.papers.computed import minimisers
 from labelwise.papers.figures import FIGURES, find_figure
-from labelwise.papers.protocols import EXPERIMENTS, PUBLISHED, FigureOf, TableClaim
+from labelwise.papers.protocols import EXPERIMENTS, FigureOf, TableClaim
 from labelwise.papers.reproduce import find_experiment
 from labelwise.predictions import Predictions
 from labelwise.types import DatasetFacts
@@ -66,7 +65,7 @@ def test_every_figure_is_drawn(call, folder, name):
         if not root.exists():
             official.write(find_experiment(figure.table).data, root)
         arguments += ["--root", root]
-        for value in () if figure.photos_only else SMALL:
+        for value in SMALL:
             arguments += ["--set", value]
     code, said = call(*arguments)
     assert code == 0, said
@@ -79,7 +78,7 @@ def test_every_figure_is_drawn(call, folder, name):
     ("name", "option", "sentence"),
     [
         ("002-tableA", "--quick", "no longer a table here; use `labelwise train SET --features"),
-        ("001-counts", "--source=x.csv", "--source does not apply: 001-counts is computed"),
+        ("004-fig1", "--quick", "no longer a table here; use `labelwise papers run 000-fig1`"),
         ("000-table2", "--query=dog", "--query is for 001-fig4"),
         ("001-fig2", "--query=dog", "--query does not apply: 001-fig2 is computed"),
         ("001-table1", "--quick", "--quick does not apply: 001-table1 is computed"),
@@ -132,19 +131,3 @@ def test_shares_of_q_above_one_and_the_variance_of_c(tmp_path):
     # e^2 and e^1.5 are above 4, and one of two images has another label first.
     expected = {"q > 1": 100 * 2 / 6, "C": 4.0, "variance of C": 1.0, "error": 50}
     assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("rows", [("spa", "spa+lpr"), ("spa+lpr",)])
-def test_best_results_of_the_printed_table_are_counted(call, tmp_path, rows):
-    best = 0
-    for data, network in product(("coco", "voc", "wider"), ("ecaresnet50t", "vit-b-32")):
-        printed = PUBLISHED[f"001-table3.{data}.{network}"].rows
-        for at, better in enumerate((max, max, min, min)):
-            column = [cells[at] for cells in printed.values() if cells[at] is not None]
-            best += better(column) in [printed[row][at] for row in rows]
-    assert best_counts(rows) == (best, 24)
-    assert call("papers", "run", "001-counts", "-o", tmp_path)[0] == 0
-    text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    if len(rows) == 2:  # what the missing rows would have to be
-        assert f"| spa or spa+lpr | 29 of 32 | {best} of 24 |" in text
-        assert f"29 are reached if {29 - best} of them are won" in text

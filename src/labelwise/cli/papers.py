@@ -107,7 +107,7 @@ def run(
     from labelwise.papers.figures import Drawn, draw_figure, find_figure
     from labelwise.papers.jobs import LocalProcesses, default_workers
     from labelwise.papers.measures import FinishedRun
-    from labelwise.papers.reproduce import Request, jobs_of, open_data, photos_of
+    from labelwise.papers.reproduce import Request, jobs_of, photos_of
     from labelwise.papers.sources import Frozen
 
     place, folder = root or Path("data"), Path(out) if out else Path("runs") / table
@@ -145,11 +145,6 @@ def run(
     name = table if figure is None else f"{figure.table}{cell}"
     seeded = tuple(range(seeds or 3))
     request = Request(name, place, data, quick, seeded, named, frozen, overrides)
-    if figure is not None and figure.photos_only:
-        refuse(f"{table} shows photos as they are", *sorted({*trained} - {"jobs", "query"}))
-        train = open_data(request)[0].splits()["train"]
-        _say_files(draw_figure(table, folder, Drawn({}, train.images)))
-        return
     workers = jobs or default_workers()
     if dry_run:
         _announce(request, folder, workers)

@@ -1,7 +1,6 @@
 """COMPUTED: tables of the papers that no training is needed for.
 
 ``001-table1``    which losses recover a probability, from formulas (``recovery``)
-``001-counts``    SPA's "29 of the 32" and "25 of the 36" best results, from its printed Table 3
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from labelwise.learn.methods import make_objective
 from labelwise.learn.methods.own import slopes
 from labelwise.learn.objectives import Objective
 from labelwise.links import Link, Sigmoid
-from labelwise.papers.protocols import PUBLISHED, STATED
+from labelwise.papers.protocols import STATED
 from labelwise.types import DatasetFacts, Outputs, Targets
 
 # Table 1 of SPA: for a label of probability eta the expected loss is stationary where
@@ -122,54 +121,8 @@ class ComputedTable:
     compute: Callable[[], Computed]
 
 
-HIGHER = ("mAP@class", "mAP@sample")
-OURS = ("spa", "spa+lpr")
-CLAIMED = {OURS: (29, 32), ("spa+lpr",): (25, 36)}
-
-
-def best_counts(rows: tuple[str, ...]) -> tuple[int, int]:
-    """Return in how many cells of the printed Table 3 one of the rows is best or tied; all."""
-    best = total = 0
-    for name, table in PUBLISHED.items():
-        if not name.startswith("001-table3."):
-            continue
-        for at, column in enumerate(table.columns):
-            sign = 1 if column in HIGHER else -1
-            cells = {row: figures[at] for row, figures in table.rows.items()}
-            figures = {row: sign * cell for row, cell in cells.items() if cell is not None}
-            top = max(figures.values(), default=None)
-            total += bool(figures)
-            best += any(figures.get(row) == top for row in rows if row in figures)
-    return best, total
-
-
-def _counts() -> Computed:
-    rows, notes = [], []
-    for ours, (said, of) in CLAIMED.items():
-        best, counted = best_counts(ours)
-        words = " or ".join(ours)
-        rows.append([words, f"{said} of {of}", f"{best} of {counted}"])
-        left, needed = 32 - counted, said - best
-        judged = f"{said} would need {needed} of them, so it cannot be right."
-        if 0 <= needed <= left:
-            judged = f"{said} are reached if {needed} of them are won, so it can be right."
-        start = f"{words}: the {left} configurations of VISPR are not in the text at hand;"
-        notes.append(f"{start} {judged}")
-    notes.append("Table 3 has 32 configurations; the paper says 36 in the same sentence.")
-    notes.append("LPR takes ACE on VISPR from 5.8 to 3.0: said in words, its rows are not at hand.")
-    wider = PUBLISHED["001-table3.wider.ecaresnet50t"]
-    column = wider.columns.index("ACE")
-    bce, *spa = (wider.rows[row][column] for row in ("bce", "spa", "spa+lpr"))
-    factors = " and ".join(f"{float(bce or 0) / float(ace or 1):.1f}" for ace in spa)
-    notes.append(f"WIDER-A: ACE of BCE over SPA, SPA + LPR: {factors}; said: about 4.")
-    return Computed(["best or tied", "said", "counted in the printed table"], rows, tuple(notes))
-
-
 COMPUTED: dict[str, ComputedTable] = {
     "001-table1": ComputedTable(
         "SPA and LPR, Table 1: does the minimiser give eta back?", _recovery
-    ),
-    "001-counts": ComputedTable(
-        "SPA and LPR, 5.2: how often SPA and SPA + LPR are best in the printed Table 3", _counts
     ),
 }

@@ -28,7 +28,6 @@ from labelwise.learn.objectives import (
     spa_loss,
 )
 from labelwise.learn.objectives.ranking import two_way_unit
-from labelwise.learn.objectives.softmax import average_k_candidates
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.metrics import reliability, shot_groups, top_k_sets
 from labelwise.models.run_folder import RunFolder
@@ -39,10 +38,9 @@ from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.queries import Query, bind
 from labelwise.types import LabelSpace
 
-LABEL, CANDIDATE, NEITHER = "#9cc7e8", "#e9a15b", "#f3f4f5"
 COLOURS = ("#0b62a8", "#b3530c", "#3b7d3a", "#7b4ba0", "#6a727b", "#a8324a")
 INK, RIGHT, WRONG = "#59616a", "#2c7a3f", "#b0b5ba"
-SHOWN_LABELS, SIDE, EXAMPLES, RETRIEVED, BINS = 5, 448, 4, 6, 10
+SHOWN_LABELS, RETRIEVED, BINS = 5, 6, 10
 SMALL = {"frameon": False, "fontsize": 8}
 Axes = Any
 Figure = Any
@@ -91,7 +89,6 @@ class PaperFigure:
     table: str = ""
     rows: tuple[str, ...] = ()
     takes_query: bool = False
-    photos_only: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -177,39 +174,6 @@ def ambiguous(figure: Figure, shown: Drawn, k: int) -> None:
         more = f"\n... {len(names)} in all" if len(names) > SHOWN_LABELS else ""
         title = "\n".join(names[:SHOWN_LABELS]) + more if names else "none"
         axes.set_title(title, fontsize=7.5, loc="left")
-
-
-def candidates(figure: Figure, shown: Drawn, batch: int = 6, labels: int = 10, k: int = 3) -> None:
-    """Which entries of a batch the proposal head adds: (k - 1) B of the whole batch, by score."""
-    from matplotlib.patches import Rectangle
-
-    random = torch.Generator().manual_seed(0)
-    sharp = torch.linspace(0.5, 6, batch)[:, None]  # images from ambiguous to plain
-    proposal = sharp * torch.randn(batch, labels, generator=random)
-    given = torch.nn.functional.one_hot(proposal.argmax(dim=1), labels).float()
-    added = average_k_candidates(proposal, given, k)
-    probs = Softmax()(proposal)
-    titles = ("proposal head: its probabilities", f"labels, and candidates (K = {k})")
-    for position, title in enumerate(titles):
-        axes = plain_axes(figure, 1, 2, position + 1)
-        for row, column in np.ndindex(batch, labels):
-            mark = LABEL if given[row, column] else CANDIDATE if added[row, column] else NEITHER
-            colour: Any = mark if position else (0.04, 0.38, 0.66, float(probs[row, column]))
-            corner = (column + 0.05, row + 0.05)
-            axes.add_patch(Rectangle(corner, 0.9, 0.9, facecolor=colour, edgecolor="#b0b5ba"))
-        axes.set(xlim=(0, labels), ylim=(batch, 0), xlabel="class", ylabel="image of the batch")
-        axes.set_title(title, fontsize=9)
-        axes.set_aspect("equal")
-
-
-def training_photos(figure: Figure, shown: Drawn) -> None:
-    """Eight photos of the training set, evenly spaced, resized to 448 x 448 pixels."""
-    ids = shown.pictures.ids
-    places = np.unique(np.linspace(0, len(ids) - 1, 8).round().astype(int))
-    for at, row in enumerate(places.tolist()):
-        axes = figure.add_subplot(2, 4, at + 1)
-        axes.imshow(shown.picture(ids[row], SIDE).convert("RGB").resize((SIDE, SIDE)))
-        axes.set(xticks=[], yticks=[], aspect="equal")
 
 
 def losses_and_links(figure: Figure, shown: Drawn) -> None:
@@ -334,27 +298,6 @@ def set_sizes(figure: Figure, shown: Drawn) -> None:
 def _steps(axes: Any, sizes: Any, longest: int, colour: str, name: str) -> None:
     shares = np.bincount(np.minimum(sizes, longest), minlength=longest + 1) / len(sizes)
     axes.stairs(shares, np.arange(longest + 2) - 0.5, color=colour, label=name, linewidth=1.5)
-
-
-def top_four(figure: Figure, shown: Drawn) -> None:
-    """Photos with the four surest labels of each method; those that are present in bold."""
-    first = shown.first.test
-    many = np.flatnonzero(first.labels.sum(1) >= 2).tolist() or list(range(len(first.ids)))
-    photos = [many[at] for at in np.linspace(0, len(many) - 1, EXAMPLES).round().astype(int)]
-    for column, row in enumerate(photos):
-        shown.draw_photo(figure, first.ids[row], 2, EXAMPLES, column + 1)
-        below = figure.add_subplot(2, EXAMPLES, EXAMPLES + column + 1)
-        below.set_axis_off()
-        line = 1.0
-        for name, run, colour in shown.coloured:
-            below.text(0, line, name, fontsize=8, color=colour, va="top")
-            probs = _probs(run, [row])[0]
-            for k in probs.argsort()[::-1][:4].tolist():
-                line -= 0.062
-                words = f"{run.test.names[k]}: {probs[k]:.1%}"
-                weight = "bold" if run.test.labels[row, k] else "normal"
-                below.text(0.05, line, words, fontsize=7.5, va="top", fontweight=weight)
-            line -= 0.085
 
 
 def retrieved(figure: Figure, shown: Drawn) -> None:

@@ -70,8 +70,8 @@ def tables_and_figures(root: Path) -> list[Listed]:
     rows.append([SURVEYED, title, "", "run", words])
     drawn = []
     for name, figure in FIGURES.items():
-        status = "run" if figure.photos_only else status_of(figure.table)
-        drawn.append([name, figure.title, status, figure.table or "formulas alone"])
+        table = figure.table or "formulas alone"
+        drawn.append([name, figure.title, status_of(figure.table), table])
     return [
         (["table", "what (its first cell)", "cells", "by us", "can run now"], rows, None),
         (["figure", "what", "by us", "drawn from"], drawn, None),

@@ -311,6 +311,7 @@ class Reproduction:
 INSTEAD = {  # of tables that left
     "002-tableA": "labelwise train SET --features NAME --weights FILE --method softmax",
     **dict.fromkeys(("001-table2", "002-tableCa"), "labelwise data describe TABLE"),
+    **dict.fromkeys(("000-fig4", "003-fig3", "004-fig1"), "labelwise papers run 000-fig1"),
 }
 
 
