@@ -7,6 +7,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from labelwise.decide import Statement
+from labelwise.metrics.shift import LabelShare
 
 State = Literal["present", "absent", "unknown", "withdrawn"]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -364,17 +365,11 @@ class AlarmView(BaseModel):
     raised: bool
 
 
-class ShareView(BaseModel):
-    """The share of a label when the model was made, and now."""
+@dataclass(frozen=True)
+class ShareView(LabelShare):
+    """The share of a label when the model was made, and now, on the pictures of a source."""
 
-    label: str
-    source: Literal["recent pictures", "library"]
-    before: float
-    now: float
-    low: float
-    high: float
-    photos: int
-    moved: bool
+    source: Literal["recent pictures", "library"] = "library"
 
 
 class TrustView(BaseModel):
