@@ -265,7 +265,7 @@ class RunFolder:
     @property
     def is_solved(self) -> bool:
         """Whether the model is a linear classifier on an eye, which needs no torch."""
-        return (self.path / SOLVED_FILE).is_file() and not (self.path / WEIGHTS_FILE).exists()
+        return (self.path / SOLVED_FILE).exists() and not (self.path / WEIGHTS_FILE).exists()
 
     @property
     def is_trained(self) -> bool:
