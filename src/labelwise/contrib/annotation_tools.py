@@ -146,13 +146,13 @@ OURS = LabellingConfig()
 
 def prediction(
     names: Sequence[str], score: float, model: str, config: LabellingConfig = OURS
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a prediction of choices; without a config under the names of ours."""
     result = _choices(config.from_name, config.to_name, names) if names else []
     return {"model_version": model, "score": score, "result": result}
 
 
-def _choices(from_name: str, to_name: str, names: Sequence[str]) -> list[dict[str, Any]]:
+def _choices(from_name: str, to_name: str, names: Sequence[str]) -> list[dict[str, object]]:
     place = {"from_name": from_name, "to_name": to_name, "type": "choices"}
     return [place | {"value": {"choices": list(names)}}]
 
@@ -291,7 +291,7 @@ def _xml(tree: ElementTree.Element) -> bytes:
 
 
 def _coco(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
-    images: list[dict[str, Any]] = []
+    images: list[dict[str, object]] = []
     annotations: list[dict[str, int]] = []
     for row, path in enumerate(paths):
         unknown = [int(column) + 1 for column in table.unknown.row(row)]
@@ -309,7 +309,7 @@ def _coco(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes
 def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
     unlabelled = table.unlabelled()
 
-    def classified(listed: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    def classified(listed: Iterable[dict[str, Any]]) -> dict[str, object]:
         classes = [{"_cls": "Classification", **verdict} for verdict in listed]
         return {"_cls": "Classifications", "classifications": classes}
 
@@ -318,7 +318,7 @@ def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> b
         tags = [] if table.split is None else [str(table.split[row])]
         present, unknown = (_named(table, sets, row) for sets in (table.present, table.unknown))
         labels = [{"label": name} for name in present]
-        sample: dict[str, Any] = {"filepath": path, "tags": tags, "_media_type": "image"}
+        sample: dict[str, object] = {"filepath": path, "tags": tags, "_media_type": "image"}
         if guesses is not None:
             chosen = {table.space.names[k]: k for k in np.flatnonzero(guesses.sets[row])}
             verdicts = dict.fromkeys(chosen, "fp") | dict.fromkeys(present, "fn")
@@ -425,7 +425,7 @@ class Result:
 
     type: str = ""
     from_name: str | None = None
-    value: dict[str, Any] = field(default_factory=dict)
+    value: dict[str, object] = field(default_factory=dict)
     score: float | None = None
 
     def labels(self, where: str) -> list[str]:
@@ -448,11 +448,11 @@ class LabelTask:
     """A photo in Label Studio, what people said of it, and what models did."""
 
     id: int | str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, object] = field(default_factory=dict)
     annotations: list[Annotation] = field(default_factory=list)
     completions: list[Annotation] = field(default_factory=list)  # of early versions
     predictions: list[Annotation | int] = field(default_factory=list)
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, object] = field(default_factory=dict)
 
     def image(self, where: str) -> str:
         """Return the address of its image."""
@@ -550,7 +550,7 @@ def _state(tag: ElementTree.Element) -> str | None:
 class FiftyOneFile:
     """What is read of a FiftyOne file; ``classes`` are of our own exports."""
 
-    samples: list[dict[str, Any]]
+    samples: list[dict[str, object]]
     classes: list[str] | None = None
 
 

@@ -12,7 +12,6 @@ is not in them. A tensor that is missing, unknown or of another shape is an erro
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -87,7 +86,7 @@ def load_query2label(
     return Predictor(model, spec, LabelSpace(tuple(names)), link, Threshold(0.5), "asl+phi")
 
 
-def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") -> dict[str, Any]:
+def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") -> dict[str, object]:
     """Return the options of a query decoder that these tensors fit."""
     for needed in ("query_embed.weight", "transformer.decoder.layers.0.linear1.weight"):
         if needed not in state:

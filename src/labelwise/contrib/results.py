@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -95,7 +94,7 @@ def is_result_table(path: Path) -> bool:
 
 def read_result_table(
     path: Path, keep: Sequence[str], folder: Path | None = None
-) -> tuple[ResultForm, Any]:
+) -> tuple[ResultForm, pa.Table]:
     """Return the form of a table and its columns, and those in ``keep``, under the form's names.
 
     Starts are in seconds; a recording that the table's name tells lies below ``folder`` as it does.
@@ -116,7 +115,7 @@ def read_result_table(
     columns = [name for name in dict.fromkeys(columns) if name in (*header, form.file, "correct")]
     read = [name for name in {*columns, *form.folders, "Species Code"} if name in header]
     batches = list(stream.batches([stream.header[header.index(name)] for name in read]))
-    table: dict[str, Any] = {}
+    table: dict[str, pa.ChunkedArray] = {}
     for at, name in enumerate(read):
         try:
             parts = [compute.fill_null(b.column(at).cast(pa.string()), "") for b in batches]
@@ -146,7 +145,7 @@ def read_result_table(
     return form, found
 
 
-def _seconds(path: Path, name: str, column: Any) -> Any:
+def _seconds(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return times such as 00:01:03.50 in seconds, and what is a number already as it is."""
     parts = compute.extract_regex(column, CLOCK)
     if parts.null_count == len(column) and np.isfinite(as_numbers(column)).all():
@@ -233,7 +232,7 @@ def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
     )
 
 
-def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
+def _detections(source: str, form: ResultForm, table: pa.Table, keep: Sequence[str]) -> Detections:
     if not table.num_rows:
         raise DataError(f"{source}: there are no detections in it")
     label = table[form.label]
@@ -277,7 +276,7 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
 
 
 def _groups(
-    source: str, column: Any, files: tuple[str, ...], file: NDArray[np.int64]
+    source: str, column: pa.ChunkedArray, files: tuple[str, ...], file: NDArray[np.int64]
 ) -> tuple[str, ...]:
     """Return the group of each file; one that names none is alone, and one of two is an error."""
     names, code = _codes(column)
@@ -305,12 +304,12 @@ def _check(found: Detections) -> None:
             raise DataError(f"{found.row(at)} has no {name!r}; give it one, or leave the row out")
 
 
-def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+def _codes(column: pa.ChunkedArray) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the different texts of a column, sorted, and each row's place (N,) among them."""
     texts = compute.unique(column).sort()
     return tuple(texts.to_pylist()), np.asarray(compute.index_in(column, texts), np.int64)
 
 
-def _words(table: Any, name: str) -> NDArray[np.str_]:
+def _words(table: pa.Table, name: str) -> NDArray[np.str_]:
     words, codes = _codes(table[name])
     return np.asarray(np.array(words, dtype=str)[codes])

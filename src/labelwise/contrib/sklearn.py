@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
@@ -78,7 +77,7 @@ class MultilabelCalibrator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator
     def score(self, X: Array, y: Array, mask: Array | None = None) -> float:  # noqa: N803
         """Return the log loss per known entry with its sign turned: higher is better."""
         check_is_fitted(self, "link_")
-        log_p, log_q = self.link_.log_probs(torch.from_numpy(self._logits(X, reset=False)[0]))
+        log_p, log_q = self.link_.log_probs(self._logits(X, reset=False)[0])
         return -float(log_loss_from_logs(log_p, log_q, np.asarray(y), mask).value)
 
     def __sklearn_tags__(self) -> Any:

@@ -21,7 +21,7 @@ The truth of a unit, from labels that may be unknown:
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -119,10 +119,10 @@ class UnitTable:
     columns: dict[str, list[str]]
 
     def save(self, path: Path) -> None:
-        columns: dict[str, Any] = {"id": self.names, **self.columns}
+        texts: dict[str, Sequence[str]] = {"id": self.names, **self.columns}
         if path.suffix == ".csv":
-            columns = {name: list(map(as_cell, values)) for name, values in columns.items()}
-        columns["photos"] = self.photos
+            texts = {name: list(map(as_cell, values)) for name, values in texts.items()}
+        columns: dict[str, object] = {**texts, "photos": self.photos}
         for number, name in enumerate(self.labels):
             columns[f"score:{name}"] = self.odds[:, number]
         for name, own in zip(self.labels, () if self.truth is None else self.truth.T, strict=False):

@@ -138,7 +138,7 @@ class PromisedScores:
     checks: tuple[Check, ...] = ()
     kind: Kind = "logits"
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return {
             "format": FITTED_FORMAT,
             "names": list(self.names),
@@ -247,7 +247,7 @@ class Judged:
     made: FittedPair
     fitted_on: str
     fitted_rows: Predictions
-    sets: NDArray[Any] | None = None
+    sets: NDArray[np.bool_] | None = None
     kind: Kind = "logits"
 
     @property
@@ -299,7 +299,7 @@ def judge(
     told = table if other is None else other
     thresholds: Rule | None = None
     notes: tuple[str, ...] = ()
-    calibrated: Link | NDArray[Any] | None
+    calibrated: Link | NDArray[np.float64] | None
     if other is not None or fit_on is not None or report_on is not None:
         held, seen, words = divided_rows(table, other, fit_on, report_on)
         made = fit_pair(held, *chosen_plan(held, plan))
@@ -419,8 +419,8 @@ def split_rows(table: ScoreTable, split: str | None, way: str) -> Predictions:
 class CrossFit:
     """Out-of-fold log-odds and sets, each (N, K); ``None`` where nothing of the kind was fitted."""
 
-    log_odds: NDArray[Any] | None
-    sets: NDArray[Any] | None
+    log_odds: NDArray[np.float64] | None
+    sets: NDArray[np.bool_] | None
 
 
 def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> NDArray[np.intp]:

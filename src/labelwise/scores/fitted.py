@@ -7,7 +7,7 @@ Columns are matched by name, never by place.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from math import inf
@@ -39,17 +39,23 @@ from labelwise.tables.rows import read_json
 from labelwise.tables.score_files import Kind
 from labelwise.types import LabelSpace, matching_columns
 
+Array = NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
 
-def save_json(path: Path, value: Any) -> None:
+
+def save_json(path: Path, value: object) -> None:
     """Write plain data as JSON."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _save_columns(
-    path: Path, ids: Sequence[str], names: Sequence[str], parts: dict[str, Any], **more: Any
+    path: Path,
+    ids: Sequence[str],
+    names: Sequence[str],
+    parts: Mapping[str, NDArray[np.generic]],
+    **more: object,
 ) -> None:
     """Write ``id``, ``more`` columns and MARK:NAME of each of the parts (N, K) as Parquet."""
-    columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string()), **more}
+    columns: dict[str, object] = {"id": pa.array(list(ids), pa.string()), **more}
     for mark, values in parts.items():
         columns |= {f"{mark}:{name}": values[:, k] for k, name in enumerate(names)}
     write_columns(path, columns, "scores")
@@ -65,7 +71,7 @@ def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None
 
 
 def save_intervals(
-    path: Path, ids: Sequence[str], names: Sequence[str], logits: NDArray[Any], fitted: FewLabels
+    path: Path, ids: Sequence[str], names: Sequence[str], logits: Array, fitted: FewLabels
 ) -> None:
     """Write ``id``, ``score:NAME`` (probabilities), ``low:NAME`` and ``high:NAME`` as Parquet."""
     low, high = fitted.interval(logits)
@@ -112,7 +118,7 @@ def save_calibration(folder: Path, judged: Judged, predictions: Predictions) -> 
     save_json(folder / "before-after.json", plain)
 
 
-def decision(judged: Judged) -> dict[str, Any]:
+def decision(judged: Judged) -> dict[str, object]:
     """Return a rule as plain data: itself, its thresholds by label, the link it needs, figures."""
     rule, link, names = judged.made.rule, judged.link, judged.predictions.names
     sets, figures = judged.evaluation.sets, None
@@ -190,7 +196,7 @@ class Applied:
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
-    probs: NDArray[Any]
+    probs: Array
     labels: list[list[str]] | None
 
 
@@ -251,7 +257,7 @@ def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile])
         way = "check some of its detections and calibrate again, or leave its rows out"
         raise DataError(f"{source.source} was fitted without {lost}; {way}")
     moved = replace(found, names=names, label=own[found.label])
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "file": _spelled(moved.files, moved.file),
         "start": moved.start,
         "label": _spelled(names, moved.label),
@@ -273,7 +279,7 @@ def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile])
     return len(moved), int(chosen.sum())
 
 
-def _spelled(names: Sequence[str], codes: Any) -> Any:
+def _spelled(names: Sequence[str], codes: NDArray[np.int64]) -> pa.Array:
     words = pa.array([as_cell(name) for name in names], pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(codes), words).cast(pa.string())
 

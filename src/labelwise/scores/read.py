@@ -6,7 +6,7 @@ Labels stand in the same file, in a second one of the same form, or in any data 
 reads; rows are matched by id (or by being the same file), labels by name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import compress
@@ -42,6 +42,7 @@ from labelwise.taxonomy import AttributeColumns, AttributeGroups
 from labelwise.types import LabelSpace, nearest
 
 LINKS: Mapping[str, Link | None] = {"sigmoid": Sigmoid(), "softmax": Softmax(), "none": None}
+Logits = NDArray[np.floating[Any]]
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 # Detections: scores of one label heard or seen in one clip, and what people say of them.
@@ -179,7 +180,9 @@ class Detections:
         )
         return predictions, at
 
-    def by_label(self, of: Any) -> NDArray[np.float64]:
+    def by_label(
+        self, of: Callable[[NDArray[np.float64]], NDArray[np.floating[Any]]]
+    ) -> NDArray[np.float64]:
         """Return what a function of logits (n, K) says of each detection, (N,), label by label."""
         # The different scores of a label fill its column from the top: no row for each clip.
         scores, score_of = np.unique(self.log_odds, return_inverse=True)
@@ -249,7 +252,7 @@ class UnlabelledScores:
     source: str
     ids: tuple[str, ...]
     names: tuple[str, ...]
-    logits: NDArray[Any]
+    logits: Logits
     link: Link | None
     kind: Kind
     failed: int = 0
@@ -266,7 +269,7 @@ class ScoreTable:
     source: str
     predictions: Predictions
     split: NDArray[np.str_] | None = None
-    unlabelled: NDArray[Any] | None = None
+    unlabelled: Logits | None = None
     notes: tuple[str, ...] = ()
     kind: Kind = "logits"
     unlabelled_ids: tuple[str, ...] = ()
@@ -465,7 +468,7 @@ def unlabelled_scores(raw: RawScores, kind: Kind | None, link: str | None) -> Un
     if kind == "logits":
         too_large = "a logit must be finite in 32 bits", "cut it to ±80 or so"
         refuse_entries(raw, ~(np.abs(scores) <= FLOAT32_MAX), scores, *too_large)
-        logits: NDArray[Any] = scores.astype(np.float32)
+        logits: Logits = scores.astype(np.float32)
     else:
         outside = "a probability lies in [0, 1]", "if these are logits, say --scores logits"
         refuse_entries(raw, (scores < 0) | (scores > 1), scores, *outside)

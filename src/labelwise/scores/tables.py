@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +37,7 @@ def some_places(names: Sequence[str], there: Sequence[str], problem: str) -> NDA
     return found
 
 
-def write_columns(path: Path, columns: Mapping[str, Any], what: str) -> None:
+def write_columns(path: Path, columns: Mapping[str, object], what: str) -> None:
     """Write a table of named columns as .csv or .parquet; ``what`` they are stands in an error."""
     if path.suffix not in (".csv", ".parquet"):
         raise SettingsError(f"{what} are written as .parquet or .csv, got {path.name!r}")
@@ -110,7 +109,9 @@ def labels_beside(
     return np.where(matched[:, None], labels[rows], np.nan), matched, groups, divided
 
 
-def label_arrays(labels: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def label_arrays(
+    labels: NDArray[np.float64],
+) -> tuple[NDArray[np.float32 | np.uint8], NDArray[np.bool_] | None]:
     """Return labels (N, K) as uint8, or float32 if some are soft, and which are known."""
     known = ~np.isnan(labels)
     values = np.where(known, labels, 0.0)

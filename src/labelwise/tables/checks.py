@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -82,7 +82,7 @@ class Description:
     never_present: list[str]
     notes: list[str]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -573,7 +573,7 @@ def fingerprint(table: LabelTable) -> str:
     """
     digest = blake2b(digest_size=16)
 
-    def add(kind: str, content: bytes) -> None:
+    def add(kind: str, content: bytes | memoryview) -> None:
         digest.update(f"{kind} {len(content)}\n".encode() + content)
 
     add("labels", json.dumps(table.space.names).encode())
@@ -591,7 +591,7 @@ def fingerprint(table: LabelTable) -> str:
     return digest.hexdigest()
 
 
-def _image_facts(images: ImageSource) -> list[Any]:
+def _image_facts(images: ImageSource) -> list[bytes | memoryview]:
     if isinstance(images, CropImages):
         return [*_image_facts(images.source), images.boxes.tobytes()]
     if isinstance(images, JoinedImages):
@@ -599,7 +599,7 @@ def _image_facts(images: ImageSource) -> list[Any]:
     if isinstance(images, ArrayImages | FeatureRows):
         pixels = images.pixels if isinstance(images, ArrayImages) else images.features
         return [np.ascontiguousarray(pixels).data.cast("B")]
-    sizes: Any
+    sizes: Sequence[int] | NDArray[np.int64]
     if isinstance(images, FileImages):
         sizes = [_size(images.path(row)) for row in range(len(images))]
     elif isinstance(images, SpanImages):

@@ -14,7 +14,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from labelwise.tables.reading import reads_as_columns, reads_as_lists
 from labelwise.tables.table import SPLIT_WORDS, LabelTable, SoftLabels
 from labelwise.tables.tabular import as_cells
 
+ListCell = Sequence[object] | NDArray[np.float32]
 BATCH_ROWS = 4096
 MOST_UNKNOWN = 1000  # labels of a row that are listed as unknown; beyond, the absent ones are named
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -84,7 +85,7 @@ def export(table: LabelTable, path: str | Path) -> None:
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
-def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
+def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, object]]:
     """Yield the rows as JSON Lines hold them, paths as seen from ``folder``."""
     for batch in _batches(table, folder, as_text=False, per_label=_per_label(table, ".jsonl")):
         yield from batch.to_pylist()
@@ -122,7 +123,9 @@ def _per_label(table: LabelTable, suffix: str) -> bool:
     return False
 
 
-def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:
+def _batches(
+    table: LabelTable, folder: Path, *, as_text: bool, per_label: bool
+) -> Iterator[pa.RecordBatch]:
     with_shares = table.soft is not None or bool(_shortened(table).any())
     written = {"labels", *(("unknown",) if table.has_unknown() else ())}
     written |= {"soft", "shares"} if with_shares else set()
@@ -135,7 +138,7 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
         if isinstance(block.images, FileImages):
             inside = os.path.relpath(block.images.root, folder)
             paths = [p if is_uri(p) else os.path.normpath(os.path.join(inside, p)) for p in paths]
-        columns: dict[str, Any] = {"path": pa.array(paths, pa.string())}
+        columns: dict[str, pa.Array] = {"path": pa.array(paths, pa.string())}
         if not isinstance(block.images, FileImages):
             blobs = [_encoded(block.images, row) for row in range(len(block))]
             columns["image"] = pa.array(blobs, pa.binary())
@@ -178,11 +181,16 @@ def _shortened(table: LabelTable) -> NDArray[np.bool_]:
     return rows & ~_all_open(table)
 
 
-def _lists(table: LabelTable) -> dict[str, list[Any]]:
+def _lists(table: LabelTable) -> dict[str, list[ListCell]]:
     names, soft = table.space.names, table.soft or SoftLabels.none(len(table), len(table.space))
     shortened = _shortened(table)
     open_rows = _all_open(table) | shortened
-    lists: dict[str, list[Any]] = {"labels": [], "unknown": [], "soft": [], "shares": []}
+    lists: dict[str, list[ListCell]] = {
+        "labels": [],
+        "unknown": [],
+        "soft": [],
+        "shares": [],
+    }
     for row in range(len(table)):
         columns, values = soft.row(row)
         present = np.setdiff1d(table.present.row(row), columns)

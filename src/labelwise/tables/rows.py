@@ -39,7 +39,7 @@ def from_rows(
     name: str,
     names: Sequence[str] | None = None,
     unknown: Sequence[Iterable[str]] | None = None,
-    split: Sequence[str | None] | None = None,
+    split: Sequence[object] | None = None,
     group: Sequence[str] | None = None,
 ) -> LabelTable:
     """Return the table of label names for each image; without ``names`` they are sorted.

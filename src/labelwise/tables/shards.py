@@ -191,7 +191,7 @@ def _joined(
     known = set(given or ())
     for sample_id, labels in zip(ids, stated, strict=True):
         if "class" in labels:  # its name; among given names it may be a number from 0 on
-            word = labels.pop("class")
+            word = str(labels.pop("class"))
             if given and word not in known and word.isdecimal():
                 if int(word) >= len(given):
                     last = len(given) - 1
@@ -222,7 +222,7 @@ class Sample(NamedTuple):
     name: str
     offset: int
     size: int
-    labels: dict[str, Any]
+    labels: dict[str, object]
 
 
 def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list[Sample]:
@@ -271,7 +271,7 @@ def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, Samp
     return samples
 
 
-def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any] | None:
+def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, object] | None:
     if suffix != ".json":
         try:
             text = content.decode("utf-8-sig").strip()
@@ -331,7 +331,7 @@ class _BlockTable:
     size: Rows
     column: str | None = None
 
-    def fetch(self, block: int) -> Any:
+    def fetch(self, block: int) -> bytes | pa.ChunkedArray:
         shard = self.shards[int(self.shard[block])]
         start, size = int(self.start[block]), int(self.size[block])
         try:
@@ -485,7 +485,7 @@ def _is_shard(name: str) -> bool:
 def _tar_table(
     shards: Sequence[_Shard], names: Sequence[str] | str | Path | None, separator: str, called: str
 ) -> LabelTable:
-    def read(shard: _Shard) -> Any:
+    def read(shard: _Shard) -> list[Sample]:
         stream: IO[bytes] = shard.storage.stream(shard.name)
         if not isinstance(shard.storage, LocalStorage):  # in large pieces
             stream = io.BufferedReader(cast(Any, stream), BLOCK_BYTES)

@@ -53,7 +53,7 @@ SENTENCE = re.compile(  # how answers begin that are not a list of tags
 )
 
 
-def text_of(value: Any) -> Any:
+def text_of(value: object) -> object:
     """Return what a model said, from a response of Ollama or OpenAI; None if there is nothing."""
     for _ in range(12):  # levels
         if isinstance(value, list):
@@ -72,7 +72,7 @@ def text_of(value: Any) -> Any:
     return None
 
 
-def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
+def tags_of_text(said: object) -> list[tuple[str, float | None]] | None:
     """Return the tags that a model listed, with scores where it gave some; None if it is prose.
 
     >>> tags_of_text("Tags: Dog, beach.")
@@ -113,7 +113,7 @@ def tags_of_text(said: Any) -> list[tuple[str, float | None]] | None:
     return tags if len(tags) == len(value) else None
 
 
-def _tag(value: Any) -> tuple[str, float | None] | None:
+def _tag(value: object) -> tuple[str, float | None] | None:
     score = None
     if isinstance(value, dict):
         given = next((value[key] for key in SCORE_NAMES if key in value), None)
@@ -198,7 +198,12 @@ class TagTable:
 
     @classmethod
     def of_scores(
-        cls, source: str, photos: Sequence[str], names: Sequence[str], probs: Floats, sets: Any
+        cls,
+        source: str,
+        photos: Sequence[str],
+        names: Sequence[str],
+        probs: Floats,
+        sets: NDArray[np.bool_],
     ) -> "TagTable":
         rows_of = {k: np.flatnonzero(sets[:, k]) for k in np.flatnonzero(sets.any(0)).tolist()}
         if not rows_of:
@@ -290,10 +295,10 @@ def _use_rows(
     return TagTable.of(path.name, uses(), notes=stream.notes)
 
 
-def score_of(value: Any, where: str) -> float:
+def score_of(value: object, where: str) -> float:
     """Return a score, or raise a DataError that names its place."""
     try:
-        number = float(value.replace(",", ".") if isinstance(value, str) else value)
+        number = float(str(value).replace(",", "."))
     except (TypeError, ValueError):
         number = np.nan
     if not np.isfinite(number) or isinstance(value, bool):
@@ -321,7 +326,9 @@ def _trusted(path: Path, trust: str) -> TagTable:
     return TagTable.of(path.name, uses, photos, known=known, notes=[note])
 
 
-def _coco_results(path: Path, found: Any, images: Path | None, at_least: float) -> TagTable:
+def _coco_results(
+    path: Path, found: Sequence[object], images: Path | None, at_least: float
+) -> TagTable:
     if images is None:
         words = "holds COCO results; name their images and categories with --data instances.json"
         raise SettingsError(f"{path.name} {words}")

@@ -30,7 +30,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +98,7 @@ class Votes:
         headers = [columns_of[meaning] for meaning in HEADERS]
         unit = "line" if stream.text_only else "row"
         has_header = stream.text_only and file.suffix.lower() not in (".jsonl", ".ndjson")
-        columns: list[list[Any]] = [[] for _ in headers]
+        columns: list[list[pa.Array]] = [[] for _ in headers]
         for batch in stream.batches(headers):
             for column, values in zip(columns, batch.columns, strict=True):
                 text = pc.fill_null(values.cast(pa.large_string()), "")
@@ -125,7 +124,7 @@ class Votes:
         return cls._of_texts(texts, lambda row: f"votes, row {row + 1}")
 
     @classmethod
-    def _of_texts(cls, texts: Sequence[Any], at: Callable[[int], str]) -> "Votes":
+    def _of_texts(cls, texts: Sequence[pa.Array], at: Callable[[int], str]) -> "Votes":
         (photos, photo), (labels, label), (workers, worker) = map(_coded, texts[:3])
         space = LabelSpace(tuple(sorted(labels)))
         column = np.array([space.column(name) for name in labels], np.int64)
@@ -343,7 +342,7 @@ def vote_columns(header: Sequence[str]) -> dict[str, str]:
     return {meaning: name for meaning, name in named.items() if name is not None}
 
 
-def _coded(column: Any) -> tuple[list[str], Ints]:
+def _coded(column: pa.Array) -> tuple[list[str], Ints]:
     """Return the distinct texts in order of first use, and the number of each row's."""
     coded = pc.dictionary_encode(column)
     return coded.dictionary.to_pylist(), np.asarray(coded.indices, np.int64)
