@@ -211,7 +211,7 @@ def test_what_cannot_be_applied_says_why(fitted):
     broken.write_text("{")
     assert "not JSON" in refused("predict", broken, scores, "-o", "o.csv")
     broken.write_text('{"kind": "sigmoid"}')
-    assert "with the names of its labels" in refused("predict", broken, scores, "-o", "o.csv")
+    assert "'names' is missing" in refused("predict", broken, scores, "-o", "o.csv")
 
 
 def npy(array):

@@ -170,6 +170,20 @@ def test_tables_as_spreadsheets_and_pandas_write_them(tmp_path):
         read_detections(tmp_path / "a.csv")
 
 
+def test_a_table_that_a_german_excel_saved(tmp_path):
+    """Oracle: what the cells say; beside points a comma may part thousands, which is asked."""
+    rows = ["File;Confidence;Scientific name;Start (s);correct", "a.wav;0,5;Strix aluco;1,5;ja"]
+    rows += ["a.wav;0,25;Strix aluco;3;nein", "a.wav;0,75;Strix aluco;6;?"]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(rows), encoding="utf-8-sig")
+    found = read_detections(path)
+    assert (found.scores.tolist(), found.start.tolist()) == ([0.5, 0.25, 0.75], [1.5, 3, 6])
+    np.testing.assert_array_equal(found.correct, [1, 0, np.nan])
+    path.write_text("\n".join([*rows, "a.wav;0.25;Strix aluco;9;ja"]))
+    with pytest.raises(DataError, match=r"'Confidence' holds both 0,5 and 0\.25; write"):
+        read_detections(path)
+
+
 def test_a_raven_table_without_detections_has_none(tmp_path):
     silent = tmp_path / "y.BirdNET.selection.table.txt"
     silent.write_text(RAVEN + RAVEN_ROW.format(0, 3, "nocall", "nocall", 1.0, "/a/y.wav"))

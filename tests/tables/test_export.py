@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from labelwise.cli.app import data_app
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.pictures import FileImages
-from labelwise.tables import LabelTable, checks, load, posterior, scenes
+from labelwise.tables import LabelTable, load, posterior, scenes
 from labelwise.tables.checks import count_mismatches, describe, fingerprint
 from labelwise.tables.export import export, read_feature_file, write_features
 
@@ -142,9 +142,7 @@ def test_describe_counts_by_hand():
     assert count_mismatches(table, {"train": 9}, 4) == told
 
 
-@pytest.mark.parametrize("few", [256, 0])
-def test_pairs_are_those_of_a_matrix_product(monkeypatch, few):
-    monkeypatch.setattr(checks, "FEW_LABELS", few)  # more are counted by a sparse product
+def test_pairs_are_those_of_a_matrix_product():
     labels = np.random.default_rng(0).random((300, 9)) < 0.4
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))

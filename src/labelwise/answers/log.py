@@ -50,7 +50,9 @@ ANSWER_WORDS: dict[str, Answer] = {
     **dict.fromkeys((*(SPELLED & PRESENT), "o", "s"), "yes"),
     **dict.fromkeys(SPELLED & ABSENT, "no"),
     **dict.fromkeys(("unsure", "u", "d", "unknown", "don't know", "dont know", "?"), "unsure"),
-    **dict.fromkeys(("not sure", "unsicher", "weiß nicht", "je ne sais pas", "no sé"), "unsure"),
+    **dict.fromkeys(
+        ("not sure", "unsicher", "unklar", "weiß nicht", "je ne sais pas", "no sé"), "unsure"
+    ),
 }
 HEADER = b'{"labelwise": "answers", "version": 1}\n'
 START = zlib.crc32(HEADER)  # what the checksums of lines run on from

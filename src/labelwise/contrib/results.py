@@ -22,8 +22,9 @@ from labelwise.errors import DataError
 from labelwise.scores.read import Detections
 from labelwise.tables.camera_results import is_camera_results, read_camera_results
 from labelwise.tables.columns import as_numbers
-from labelwise.tables.score_files import Kind
+from labelwise.tables.score_files import Kind, with_points
 from labelwise.tables.tabular import open_tabular
+from labelwise.tables.words import ABSENT, NO_STATE, PRESENT
 from labelwise.types import nearest
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
@@ -169,8 +170,8 @@ def _form(header: Sequence[str]) -> ResultForm | None:
     return next(iter([*whole, *(form for form in fitting if form.by_recording)]), None)
 
 
-ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
-ANSWERS |= {"1.0": 1.0, "0.0": 0.0}  # as pandas writes them beside empty cells
+ANSWERS = dict.fromkeys(("", *NO_STATE), np.nan) | dict.fromkeys((*ABSENT, "0.0"), 0.0)
+ANSWERS |= dict.fromkeys((*PRESENT, "1.0"), 1.0)  # as pandas writes them beside empty cells
 
 
 def is_results(path: Path) -> bool:
@@ -240,7 +241,7 @@ def _detections(source: str, form: ResultForm, table: pa.Table, keep: Sequence[s
         label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
     numbers = {}
     for name in (form.start, form.score):
-        numbers[name] = as_numbers(table[name])
+        numbers[name] = as_numbers(with_points(table[name], f"{source}: {name!r}"))
         bad = ~np.isfinite(numbers[name])
         if bad.any():
             row = int(bad.argmax())

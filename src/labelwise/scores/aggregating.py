@@ -32,6 +32,7 @@ from labelwise.base.text import as_cell
 from labelwise.errors import DataError, SettingsError
 from labelwise.scores.read import unlabelled_scores
 from labelwise.scores.tables import write_columns
+from labelwise.tables import open_table
 from labelwise.tables.archives import Floats
 from labelwise.tables.camera_results import read_times
 from labelwise.tables.score_files import Kind, RawScores, read_raw
@@ -172,19 +173,15 @@ def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How
 
 def _read(source: Path, by: Sequence[str]) -> tuple[RawScores, list[tuple[str, ...]]]:
     """Return the scores and the columns of the units; day, month and year come from ``time``."""
-    own = [name for name in by if name not in ("split", "group")]
-    try:
-        raw = read_raw(source, own)
-    except DataError as error:
-        derived = [name for name in own if name in PERIODS and f"{name!r}" in str(error)]
-        if not derived:
-            raise
-        raw = read_raw(source, [*(name for name in own if name not in PERIODS), "time"])
+    known, header = {"split", "group"}, open_table(source).header
+    derived = [name for name in by if name in PERIODS and name not in header]
+    wanted = [name for name in by if name not in {*known, *derived}]
+    raw = read_raw(source, [*wanted, *(["time"] if derived else [])])
+    if derived:
         times = read_times(raw.facts["time"], str(source), "time")
         periods = {
             name: tuple(np.datetime_as_string(times.astype(PERIODS[name])).tolist())
-            for name in own
-            if name in PERIODS
+            for name in derived
         }
         raw = replace(raw, facts={**raw.facts, **periods})
     columns = {"split": raw.split, "group": raw.group} | dict(raw.facts)

@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelwise.base.files import replacing, write_text
-from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import as_cell
 from labelwise.calibration import FewLabels
@@ -35,7 +33,7 @@ from labelwise.predictions import Predictions
 from labelwise.scores.fit import Judged
 from labelwise.scores.read import Detections, UnlabelledScores
 from labelwise.scores.tables import FITTED_FORMAT, places, write_columns
-from labelwise.tables.rows import read_json
+from labelwise.tables.rows import read_as
 from labelwise.tables.score_files import Kind
 from labelwise.types import LabelSpace, matching_columns
 
@@ -140,13 +138,13 @@ def decision(judged: Judged) -> dict[str, object]:
     }
 
 
-class FittedRecord(BaseModel):
+@dataclass
+class FittedRecord:
     """What is applied of a link.json or a thresholds.json."""
 
-    model_config = ConfigDict(strict=True)
-
-    names: tuple[str, ...] = Field(strict=False)
+    names: list[str]
     scores: Kind
+    format: int = 0
     link: dict[str, Any] | None = None
     rule: dict[str, Any] | None = None
     probabilities: dict[str, Any] | None = None
@@ -167,21 +165,16 @@ def read_fitted(path: Path) -> FittedFile:
     """Return what ``labelwise calibrate`` wrote."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; give the file in it, such as {path / 'link.json'}")
-    facts = read_json(path)
-    if not isinstance(facts, dict) or not {"link", "rule"} & facts.keys() or "names" not in facts:
-        what = "a link.json or a thresholds file of `labelwise calibrate -o`"
-        raise DataError(f"{path} must be {what}, with the names of its labels; write it again")
-    if facts.get("format") != FITTED_FORMAT:
-        raise DataError(f"{path} must have format {FITTED_FORMAT}, got {facts.get('format')!r}")
+    record = read_as(path, FittedRecord)
+    if record.format != FITTED_FORMAT or not (record.link or record.rule):
+        what = f"must have format {FITTED_FORMAT} and a link or a rule"
+        raise DataError(f"{path} {what}; write it again with `labelwise calibrate -o`")
     try:
-        record = FittedRecord.model_validate(facts)
         spec = record.link or record.probabilities
-        names = LabelSpace(record.names).names
+        names = LabelSpace(tuple(record.names)).names
         link = None if spec is None else link_from_spec(spec)
         rule = None if record.rule is None else rule_from_spec(record.rule)
         require_fit(LabelSpace(names), link=lambda: link, rule=lambda: rule or Threshold(0.5))
-    except ValidationError as error:
-        raise DataError(f"{path} cannot be used: {first_fault(error)}") from None
     except (LabelwiseError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} cannot be used: {error}") from None
     return FittedFile(str(path), names, record.scores, link, rule)

@@ -168,23 +168,12 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     if min(int((sizes * (sizes - 1) // 2).sum()), width**2 // 2) > MOST_PAIRS:
         return []
     sets, names = table.present.plain(), table.space.names
-    if width <= FEW_LABELS:
-        dense = np.zeros((width, width), np.int64)
-        for start in range(0, len(table), BLOCK):
-            offsets = sets.offsets[start : start + BLOCK + 1]
-            block = np.zeros((len(offsets) - 1, width), np.float32)
-            rows = np.repeat(np.arange(len(block)), np.diff(offsets))
-            block[rows, sets.columns[offsets[0] : offsets[-1]]] = 1
-            dense += (block.T @ block).astype(np.int64)
-        above, below = np.nonzero(np.triu(dense, 1))
-        together = dense[above, below]
-    else:
-        from scipy import sparse  # slow to import, and seldom needed
+    from scipy import sparse  # slow to import, and seldom needed
 
-        entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
-        by_row = sparse.csr_array(entries, shape=(len(table), width))
-        product = sparse.triu(by_row.T @ by_row, 1).tocoo()
-        above, below, together = product.row, product.col, product.data
+    entries = np.ones(len(sets.columns), np.int64), sets.columns, sets.offsets
+    by_row = sparse.csr_array(entries, shape=(len(table), width))
+    product = sparse.triu(by_row.T @ by_row, 1).tocoo()
+    above, below, together = product.row, product.col, product.data
     most = np.lexsort((below, above, -together))[:PAIRS_SHOWN]
     first, other, images = (part[most] for part in (above, below, together))
     counts = sets.counts()
@@ -193,8 +182,6 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     return [PairCount(names[a], names[b], count, lift) for a, b, count, lift in pairs]
 
 
-FEW_LABELS = 256  # whose pairs are counted by a dense product, without SciPy
-BLOCK = 1 << 16  # rows of it at a time
 IN_OTHER_CASE = "found under a name of other case, or with accents that are stored otherwise"
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://")
 MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name

@@ -34,6 +34,7 @@ Kind = Literal["logits", "probs"]
 Answers = tuple[Texts, Texts, Floats, int]  # labels, ids, probabilities, photos that failed
 ARRAYS = ("scores", "labels", "observed", "names", "ids", "split", "group")
 ANSWER_COLUMNS = ["path", "labels", "error"]
+COMMA = r"^([-+]?\d*),(\d+)$"
 WORDS = dict.fromkeys(NO_STATE, "nan") | dict.fromkeys(ABSENT, "0") | dict.fromkeys(PRESENT, "1")
 
 
@@ -176,7 +177,7 @@ def _numbers(source: str, table: pa.Table, column: str, ids: Texts) -> Floats:
     cells = values
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         text = compute.utf8_lower(compute.utf8_trim_whitespace(values))
-        text = compute.replace_substring_regex(text, r"^([-+]?\d*),(\d+)$", r"\1.\2")
+        text = with_points(text, f"{source}: {column!r}")
         if column.startswith("label:"):
             places = compute.index_in(text, pa.array([*WORDS], text.type))
             text = compute.coalesce(pa.array([*WORDS.values()], text.type).take(places), text)
@@ -191,6 +192,22 @@ def _numbers(source: str, table: pa.Table, column: str, ids: Texts) -> Floats:
         where = f"{source}: row {row + 1} (id {ids[row]!r})"
         got = cells[row].as_py()
         raise DataError(f"{where}: {column!r} must be a number, got {got!r:.60}") from None
+
+
+def with_points(text: pa.Array, where: str) -> pa.Array:
+    """Return numbers written with decimal commas, as a German Excel writes them, with points.
+
+    Beside points a comma may part thousands, so a column with both is an error.
+    """
+    commas = compute.match_substring_regex(text, COMMA)
+    if not compute.any(commas).as_py():
+        return text
+    points = compute.match_substring_regex(text, r"^[-+]?\d*\.\d+")
+    if compute.any(points).as_py():
+        first, other = (text.filter(rows)[0].as_py() for rows in (commas, points))
+        way_out = "write all its numbers with points"
+        raise DataError(f"{where} holds both {first} and {other}; {way_out}")
+    return compute.replace_substring_regex(text, COMMA, r"\1.\2")
 
 
 def _is_number(cell: object) -> bool:
