@@ -166,7 +166,7 @@ def test_no_interval_where_held_out_photos_do_not_speak_for_these(
     folder = made_index(tmp_path / "odd.index", held_out, odd)
     assert why in " ".join(run("count", str(folder), "dog").output.split())
     found = json.loads(run("search", str(folder), "dog", "--count", "--json").stdout)
-    assert (found["lower"], found["upper"], found["untested"]) == (None, None, why)
+    assert (found["low"], found["high"], found["untested"]) == (None, None, why)
     usual, _ = shifted(np.random.default_rng(6), 0.3, 300)
     folders = ["usual"] * len(usual) + ["odd"] * len(odd)
     everything = np.concatenate([usual, odd])

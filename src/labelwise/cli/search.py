@@ -3,10 +3,10 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -38,7 +38,7 @@ from labelwise.cli.text import (
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
-    from labelwise.photos.query import Found, Hit
+    from labelwise.photos.query import Hit
 
 FILTERS = ("folder", "since", "until", "camera", "rating", "keyword", "distinct")
 FEWEST_LISTED = 10  # photos of a list that is checked because nothing can be estimated
@@ -192,7 +192,7 @@ def search(
         sentences = found.sentence(), found.copies_sentence, found.likeness.sentence()
         if count:
             if as_json:
-                say(dumps(_numbers(found, beside)))
+                say(dumps({**found.record(), **_cautioned(beside)}))
             else:
                 tell(*sentences)
             return
@@ -243,9 +243,7 @@ class PrintedPhotos:
             return
         if self.as_json:
             for hit in hits:
-                record: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
-                record |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
-                say(dumps(record | _cautioned(beside)))
+                say(dumps({**hit.record(), **_cautioned(beside)}))
             return
         labels = ["labels by themselves"] if any(hit.why for hit in hits) else []
         rows = []
@@ -271,25 +269,6 @@ class PrintedPhotos:
                 rows.append((word, hit.paths[0], (hit.taken or "")[:10]))
         if not self.as_json:
             show_table(("likeness", "photo", "taken"), rows)
-
-
-def _numbers(found: "Found", beside: str | None) -> dict[str, Any]:
-    count, (lower, upper) = found.count, found.interval or (None, None)
-    statement, likeness = found.statement, found.likeness
-    return {
-        "query": found.query,
-        "photos": found.photos,
-        "expected": count.expected,
-        "lower": lower,
-        "upper": upper,
-        "confidence": None if lower is None else count.confidence,
-        "untested": found.untested or None,
-        "above": found.above,
-        "statement": None if statement is None else asdict(statement),
-        "likeness": {"outcome": likeness.likeness.outcome, "text": likeness.sentence()},
-        "near_copies": None if found.copies is None else found.copies.copies,
-        **_cautioned(beside),
-    }
 
 
 def _cautioned(caution: str | None) -> dict[str, str]:

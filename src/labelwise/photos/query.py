@@ -13,11 +13,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,43 @@ TEXTS_FILE, MOST_FACTS = "words.json", 1 << 24  # of a run that began with words
 KEYWORD, PHOTOS = "keyword:", "photos:"  # before the name of an album that lies in no folder
 
 
+class HitRecord(TypedDict):
+    """A photo that answers, as ``--json`` and MCP say it."""
+
+    path: str
+    probability: float
+    labels: dict[str, float]
+    taken: str | None
+    copies: list[str]
+
+
+class LikenessRecord(TypedDict):
+    """Whether the library is like the held-out photos."""
+
+    outcome: str
+    sentence: str
+
+
+class FoundRecord(TypedDict):
+    """What is said of the photos of a query, for ``--json``, the API and MCP alike.
+
+    ``expected`` of the photos match, between ``low`` and ``high``; ``untested`` says why there is
+    no interval. Nothing is expected of words that nobody answered about.
+    """
+
+    query: str
+    photos: int
+    expected: float | None
+    low: float | None
+    high: float | None
+    confidence: float | None
+    untested: str | None
+    above: int | None
+    statement: dict[str, Any] | None
+    near_copies: str | None
+    likeness: LikenessRecord
+
+
 @dataclass(frozen=True)
 class Hit:
     """A photo that answers: ``probability`` is of the query, ``reasons`` of the labels alone."""
@@ -66,6 +103,16 @@ class Hit:
     taken: str | None = None
     width: int | None = None
     height: int | None = None
+
+    def record(self) -> HitRecord:
+        first, *copies = self.paths
+        return {
+            "path": first,
+            "probability": self.probability,
+            "labels": self.reasons,
+            "taken": self.taken,
+            "copies": copies,
+        }
 
     @property
     def why(self) -> dict[str, float]:
@@ -126,6 +173,23 @@ class Found:
     def is_guess(self) -> bool:
         """Whether the model began with words, and nobody has answered about any of them."""
         return not self.positives and self.answers == 0
+
+    def record(self) -> FoundRecord:
+        low, high = self.interval or (None, None)
+        outcome = self.likeness.likeness.outcome
+        return {
+            "query": self.query,
+            "photos": self.photos,
+            "expected": None if self.is_guess else self.count.expected,
+            "low": low,
+            "high": high,
+            "confidence": None if low is None else self.count.confidence,
+            "untested": self.untested or None,
+            "above": self.above,
+            "statement": None if self.statement is None else asdict(self.statement),
+            "near_copies": self.copies_sentence or None,
+            "likeness": {"outcome": outcome, "sentence": self.likeness.sentence()},
+        }
 
     def sentence(self) -> str:
         text = self.counted

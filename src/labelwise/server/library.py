@@ -205,17 +205,11 @@ class Library:
             facts = vars(hit) | {"id": ids[hit.row], "name": photo_name(hit.paths)}
             facts |= {"probability": _share(hit.probability), "copies": max(0, len(hit.paths) - 1)}
             hits.append(facts)
-        low, high = answered.interval or (None, None)
-        likeness = answered.likeness
-        expected = None if answered.is_guess else answered.count.expected
-        more: dict[str, Any] = {"hits": hits, "expected": expected, "low": low, "high": high}
-        more |= {
-            "untested": answered.untested or None,
-            "near_copies": answered.copies_sentence or None,
-            "likeness": {"outcome": likeness.likeness.outcome, "sentence": likeness.sentence()},
-            "cursor": str(start + top) if len(answered.hits) > start + top else None,
-        }
-        return schemas.SearchAnswer.model_validate(vars(answered) | more)
+        more = start + top if len(answered.hits) > start + top else None
+        cursor = None if more is None else str(more)
+        return schemas.SearchAnswer.model_validate(
+            {**answered.record(), "hits": hits, "cursor": cursor}
+        )
 
     def query(self, text: str) -> Query:
         return Query.parse(text, self.index.space, self.index.taxonomy)

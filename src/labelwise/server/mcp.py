@@ -208,8 +208,7 @@ class PhotoTools:
         answered = answer(self.index, self._query(query), top=top, **cut)
         photos = []
         for hit, named in self._named(answered.hits):
-            facts = {"probability": hit.probability, "labels": hit.reasons, "taken": hit.taken}
-            photos.append(FoundPhoto.model_validate(named | facts))
+            photos.append(FoundPhoto.model_validate({**hit.record(), **named}))
         said = answered.statement
         words = f"{answered.sentence()}{'; ' if said is None else ' '}"
         words += f"{counted(len(photos), 'photo')} of them are listed here"
@@ -222,12 +221,9 @@ class PhotoTools:
         holds all the same.
         """
         photos = answer(self.index, self._query(query), top=1)
-        count, (low, high) = photos.count, photos.interval or (None, None)
-        expected = None if photos.is_guess else count.expected
-        facts = {"expected": expected, "low": low, "high": high, "in_words": photos.counted}
-        facts["holds_if"] = self._condition if photos.interval else photos.likeness.sentence()
-        facts["confidence"] = None if low is None else count.confidence
-        return PhotoCount.model_validate(facts)
+        condition = self._condition if photos.interval else photos.likeness.sentence()
+        said = {"in_words": photos.counted, "holds_if": condition}
+        return PhotoCount.model_validate({**photos.record(), **said})
 
     def explain_photo(self, photo: Photo) -> ExplainedPhoto:
         """Say which labels a photo of the library has, how sure that is, and on what it rests."""

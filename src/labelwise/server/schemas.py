@@ -62,6 +62,7 @@ class SearchAnswer(BaseModel):
     expected: float | None
     low: float | None
     high: float | None
+    confidence: float | None = None
     untested: str | None = None
     above: int | None
     statement: Statement | None = None
