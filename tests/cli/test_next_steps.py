@@ -156,6 +156,7 @@ def test_what_is_named_about_photos_runs(folder):
     follow("labelwise count 'my index' dog --ask 6 --by folder -o 'by folder.csv'")
     lines = follow(
         "labelwise count 'my index' dog",
+        "labelwise audit 'my index'",
         "labelwise audit 'my index' dog --top 5",
         "labelwise label next 'my index'",
         "labelwise label 'my index' 'my photos/0.png' dog",

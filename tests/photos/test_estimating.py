@@ -102,6 +102,7 @@ def test_answers_must_be_of_the_photos_that_were_drawn(library):
         (DOG, dict([*told.items()][:15]), "5 of the 20 photos drawn for dog have no answer"),
         (DOG, told | {extra[0]: "yes"}, "1 answers are of photos that were not drawn"),
         (CAT, told, "were not drawn for cat"),
+        (DOG, {}, "no photo has an answer yet"),
     ):
         with pytest.raises(DataError, match=why):
             estimate_from_answers(index, query, said)

@@ -152,7 +152,9 @@ def check_lists_of_index(
         say(dumps({"lists": lists, "together": all_lists}))
     else:
         say(str(together))
-        if not answers:
+        if not verified.lists:
+            next_steps(f"audit {quoted(folder, index.space.names[0])} --top 20")
+        elif not answers:
             next_steps(f"audit {quoted(folder)} --ask 30 -o questions.csv")
     broken = any(verdict.verdict == "broken" for _, verdict in verified.lists)
     return together.verdict == "broken" or (strict and broken)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
@@ -35,7 +36,7 @@ from labelwise.scores import (
 )
 from labelwise.scores.embeddings import read_texts
 from labelwise.scores.fitted import save_detections
-from labelwise.taxonomy import AttributeGroups
+from labelwise.taxonomy import AttributeColumns, AttributeGroups
 
 SHOWN = 20
 OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point
@@ -76,7 +77,7 @@ def read_tables(
     test: Path | None,
     attributes: Path | None,
     out: str | None,
-) -> tuple[ScoreTable, ScoreTable | None, Any]:
+) -> tuple[ScoreTable, ScoreTable | None, AttributeColumns | None]:
     """Return the scores, others to report on, and groups of labels that exclude each other."""
     embedded = None if texts is None else read_texts(texts, prompts)
     read = partial(read_scores, kind=kind, link=link)
@@ -100,7 +101,7 @@ def fit(
     target: Target,
     rows: dict[str, Any],
     by: tuple[str, ...],
-    groups: Any,
+    groups: AttributeColumns | None,
     folds: int,
     seed: int,
     again: str,
@@ -242,7 +243,7 @@ def _figures(judged: Judged, by: dict[str, Subgroups]) -> tuple[Figures, dict[st
     if sets is None or judged.made.rule is None:
         return {}, {column: {} for column in by}
 
-    def measured(rows: Predictions, chosen: Any) -> tuple[LabelFigures, ...]:
+    def measured(rows: Predictions, chosen: NDArray[np.bool_]) -> tuple[LabelFigures, ...]:
         known, names = rows.observed, rows.names
         return label_figures(chosen, rows.majority, known, names=names, groups=rows.groups)
 
@@ -274,7 +275,7 @@ def _operating(row: LabelFigures) -> tuple[str, str, str]:
 
 
 def _show_some(
-    head: Sequence[str], cells: Sequence[Sequence[Any]], most: int, title: str, what: str
+    head: Sequence[str], cells: Sequence[Sequence[object]], most: int, title: str, what: str
 ) -> None:
     show_table(head, cells[:most], title=title)
     if len(cells) > most:

@@ -119,7 +119,7 @@ def verb(
                 Parameter(key, Parameter.KEYWORD_ONLY, default=False, annotation=kind)
             )
 
-        def run(_call: typer.Context, help_all: bool, **values: Any) -> None:
+        def run(_call: typer.Context, help_all: bool, **values: object) -> None:
             CALL.set(_call)
             values.pop("overwrite", None)
             for key, value in values.items():
@@ -127,8 +127,8 @@ def verb(
                     values[key] = _local(key, value, (fetch or {}).get(key))
             for key in writes:
                 if values[key] is not None and not is_uri(str(values[key])):
-                    refuse_overwriting(Path(values[key]), is_log=bool(values.get("page")))
-                    require_room(Path(values[key]))
+                    refuse_overwriting(Path(str(values[key])), is_log=bool(values.get("page")))
+                    require_room(Path(str(values[key])))
             function(**values)
 
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def verb(
     return mount
 
 
-def _local(name: str, value: Any, part: Part | None) -> Any:
+def _local(name: str, value: object, part: Part | None) -> object:
     """Return a value whose run was fetched from a bucket; stop at other URIs of local paths."""
     for item in value if isinstance(value, list) else [value]:
         uri = None

@@ -1,7 +1,7 @@
 """``labelwise compare``: methods on the same data, recipe and tuning budget."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ from labelwise.cli.arguments import (
     Weights,
     option,
 )
-from labelwise.cli.command import app, verb
+from labelwise.cli.command import app, as_typed, verb
 from labelwise.cli.options import check_weights
 from labelwise.cli.text import (
     in_all,
@@ -136,7 +136,9 @@ def compare(
         if features:
             images = counted(len(table), "image")
             say(f"before them, the features of {images} by {features}, not timed")
-        next_steps(f"compare {quoted(data)} --methods {quoted(','.join(names))}")
+        network_options = ("features", "weights", "jobs", "redraw", "engine")
+        run_options = ("methods", "seeds", "tune", "sweep", "choose", "out", "settings", "assign")
+        next_steps(f"compare {quoted(data)}{as_typed(*run_options, *network_options)}")
         return
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     title = f"{table.name}, features of {features}" if features else table.name
@@ -158,7 +160,7 @@ def compare(
     next_steps(f"train {quoted(data)} --method {names[0]}")
 
 
-def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
+def _parsed_sweep(text: str | None) -> tuple[str, tuple[object, ...]] | None:
     from labelwise.base.yaml_values import parse_assignments
 
     if text is None:

@@ -40,6 +40,7 @@ from labelwise.errors import DataError, LabelwiseError, SettingsError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from labelwise.pictures import ImageSource
     from labelwise.scores.unlabelled_pool import PhotoPool
 
     Picture = Callable[[str], Image.Image | None]
@@ -244,7 +245,7 @@ def _pictures(source: str, data: str | None) -> "Picture | None":
     return None
 
 
-def _opener(images: Any, rows: dict[str, int]) -> "Picture":
+def _opener(images: "ImageSource", rows: dict[str, int]) -> "Picture":
     from labelwise.report.contact_sheet import SIDE
 
     def picture(photo: str) -> "Image.Image | None":

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labelwise.base.text import counted, listed
 from labelwise.cli.text import number, say, show_table, tell
 
 if TYPE_CHECKING:
-    from labelwise.evaluation import Evaluation, SubgroupFigure
+    from labelwise.decide import LabelFigures
+    from labelwise.evaluation import Evaluation, LabelRow, SubgroupFigure
 
 WORST = 5
 LEVEL = re.compile(r"(precision|recall|sensitivity|specificity)-([\d.]+)%?(-shared|-per-label)?$")
@@ -57,11 +58,11 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
     summarise(evaluation)
     worst = sorted((row for row in evaluation.rows if row.ap is not None), key=lambda r: r.ap or 0)
     say()
-    cells: list[Any] = [(row.name, row.present, f"{row.ap:.4f}") for row in worst[:WORST]]
-    show_table(("worst labels", "present", "AP"), cells)
+    lines = [(row.name, row.present, f"{row.ap:.4f}") for row in worst[:WORST]]
+    show_table(("worst labels", "present", "AP"), lines)
     if evaluation.levels:
         say()
-        cells = []
+        cells: list[tuple[object, ...]] = []
         for level in evaluation.levels:
             figures = map(number, (level.mean_ap, level.log_loss, level.ece, level.mean_f1))
             cells.append((level.level, level.labels, level.present, *figures))
@@ -97,7 +98,7 @@ def _cell(figure: "SubgroupFigure") -> str:
     return "–" if figure.value is None else f"{figure.value:.4f}{' *' if figure.differs else ''}"
 
 
-def say_shortfall(rule: str, where: str, figures: Iterable[Any]) -> str:
+def say_shortfall(rule: str, where: str, figures: "Iterable[LabelFigures | LabelRow]") -> str:
     """Say of which labels a tuned level was missed; return the guarantee to ask for instead."""
     match = LEVEL.match(rule)
     if match is None:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -43,7 +43,12 @@ from labelwise.cli.text import (
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from labelwise.links import Link
     from labelwise.models.answer_files import Answer
+    from labelwise.models.scoring import DeployedModel
     from labelwise.pictures import ImageSource
     from labelwise.predictions import Predictions
 
@@ -240,7 +245,7 @@ def _predict_file(
     decoder: Literal["cpu", "cuda"],
     batch_size: int,
 ) -> None:
-    logits: list[Any] = []
+    logits: list[NDArray[np.float32]] = []
     held_out = None
     with _stoppable(out):
         from labelwise.models import load_model
@@ -251,7 +256,7 @@ def _predict_file(
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
         source = PictureImages(find_photos(images))
-        model: Any = load_model(run, device).for_many(len(source))
+        model = load_model(run, device).for_many(len(source))
         names, cautioned = model.space.names, model.caution
         if out is not None:
             require_room(out, len(source) * (BYTES_OF_A_PHOTO + BYTES_OF_A_LABEL * len(names)))
@@ -315,12 +320,12 @@ def _predict_file(
 
 
 def _answers(
-    model: Any,
+    model: "DeployedModel",
     source: "ImageSource",
     decoder: Literal["cpu", "cuda"],
     batch_size: int,
     taxonomy: Path | None,
-    logits: list[Any] | None,
+    logits: "list[NDArray[np.float32]] | None",
 ) -> "Generator[Answer]":
     """Yield the answers about photos, which obey a taxonomy; ``logits`` collects theirs."""
     from labelwise.models.scoring import obeying, score
@@ -339,13 +344,14 @@ def _answers(
         yield from obeyed.answers(model.caution)
 
 
-def _say_frequencies(held_out: "Predictions", link: Any, logits: list[Any]) -> None:
+def _say_frequencies(
+    held_out: "Predictions", link: "Link | None", logits: "list[NDArray[np.float32]]"
+) -> None:
     import numpy as np
 
-    from labelwise.base.arrays import to_numpy
     from labelwise.scores.run import share_shift
 
-    shift = share_shift(held_out, link, np.concatenate([to_numpy(part) for part in logits]))
+    shift = share_shift(held_out, link, np.concatenate(logits))
     cells = []
     for share in shift.shares:
         if share is not None:

@@ -6,7 +6,7 @@ Exit status: 0 done, 1 one clear sentence said why not, 2 wrong usage, 130 stopp
 import os
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -61,7 +61,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+def _note(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
     """Show a warning as one line without a source path; those for programmers not at all."""
     if category is UserWarning:
         complain(str(message))

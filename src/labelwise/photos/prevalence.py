@@ -148,6 +148,8 @@ def estimate_from_answers(
     who: str | None = None,
 ) -> LibraryEstimate:
     """Return how many photos match a query, given answers by path for all photos of a sample."""
+    if not answers:
+        raise DataError("no photo has an answer yet: write yes, no or unsure for each")
     told = {index.row_of(path): value for path, value in answers.items()}
     for sample in _samples(index, query, groups, distinct):
         asked = SampleAnswers(index, query, sample, who=who)
