@@ -289,7 +289,7 @@ def session_of(folder, name="log.jsonl", settings=SETTINGS, table=None):
 
 
 def record(session, question, word, who):
-    session.record([session.line(question.photo, question.label, word, who)])
+    session.answer(*question.key, word, who)
 
 
 def told(question, truth):
@@ -303,7 +303,7 @@ def answer(session, truth, who="ada", most=1000):
         asked.append(question.key)
         if question.label == EACH_TAG:
             shown = {tag: told(replace(question, label=tag), truth) for tag in question.listed}
-            session.record([session.shown_line(question.photo, shown, who)])
+            session.answer(*question.key, shown, who)
         else:
             record(session, question, told(question, truth), who)
     return asked
@@ -440,15 +440,15 @@ def test_another_table_and_answers_that_cannot_be_are_not_logged(world):
     session = session_of(folder)
     before = session.log.path.read_bytes()
     photo, use = next(p for p, own in tagged.items() if "dog" not in own), session.ask("ada")
-    for work, given, words in (
-        (session.line, (photo, "dog", "yes"), "does not carry"),
-        (session.line, (photo, "\0", "yes"), "does not carry"),
-        (session.line, (use.photo, use.label, "maybe"), "yes, no or unsure"),
-        (session.shown_line, (photo, {"dogs": "yes"}), "not a listed tag; did you mean 'dog'"),
-        (session.shown_line, ("x", {}), "not a photo"),
+    for given, words in (
+        ((photo, "dog", "yes"), "does not carry"),
+        ((photo, "\0", "yes"), "does not carry"),
+        ((*use.key, "maybe"), "yes, no or unsure"),
+        ((photo, EACH_TAG, {"dogs": "yes"}), "not a listed tag; did you mean 'dog'"),
+        (("x", EACH_TAG, {}), "not a photo"),
     ):
         with pytest.raises(DataError, match=words):
-            work(*given, "ada")
+            session.answer(*given, "ada")
     assert session.log.path.read_bytes() == before
 
 

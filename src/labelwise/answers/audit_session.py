@@ -271,16 +271,26 @@ class AuditSession(Session):
     def tagged(self, photo: str) -> tuple[str, ...]:
         return tuple(tag for tag in self.listed if self.found(photo, tag) is not None)
 
-    def line(self, photo: str, tag: str, word: str, who: str) -> Line | None:
-        """Return what to log of a tag on a photo; None if the person has said so already."""
-        if self.found(photo, tag) is None:
-            raise DataError(f"{photo!r:.200} does not carry the tag {tag!r:.100} in the table")
-        if self.said.get((photo, tag), {}).get(who) == (as_answer(word),):
-            return None
-        return answered(photo, tag, word, who, WHY)
+    def answer(self, photo: str, label: str, said: str | Mapping[str, str], who: str) -> None:
+        """Log what a person says of a tag on a photo, or of a photo as a whole."""
+        self.record([self.line(photo, label, said, who)])
 
-    def shown_line(self, photo: str, shown: Mapping[str, str], who: str) -> Line | None:
-        """Return what to log of a random photo: yes, no or unsure by tag; others are as tagged."""
+    def line(self, photo: str, label: str, said: str | Mapping[str, str], who: str) -> Line | None:
+        """Return what to log of an answer; None if the person has said so already.
+
+        Of a tag people say yes, no or unsure; of a photo as a whole (EACH_TAG) they say so by tag,
+        and tags that are not named are as in the table.
+        """
+        if label == EACH_TAG and isinstance(said, Mapping):
+            return self._line_of_photo(photo, said, who)
+        if self.found(photo, label) is None:
+            raise DataError(f"{photo!r:.200} does not carry the tag {label!r:.100} in the table")
+        word = as_answer(said)
+        if self.said.get((photo, label), {}).get(who) == (word,):
+            return None
+        return answered(photo, label, word, who, WHY)
+
+    def _line_of_photo(self, photo: str, shown: Mapping[str, str], who: str) -> Line | None:
         if photo not in self.rows:
             raise DataError(f"{photo!r:.200} is not a photo of the table")
         tags: dict[str, set[str]] = {word: set() for word in get_args(Answer)}

@@ -182,11 +182,10 @@ def ask_all(session: AuditSession, who: str) -> None:
                 if back is None
                 else f"taken back: {back.photo}, {back.label}"
             )
-        elif question.label != EACH_TAG:
-            session.record([session.line(question.photo, question.label, word, who)])
         else:
+            said = shown_of(word) if question.label == EACH_TAG else word
             try:
-                session.record([session.shown_line(question.photo, shown_of(word), who)])
+                session.answer(*question.key, said, who)
             except DataError as error:
                 complain(str(error))
 
@@ -240,10 +239,8 @@ def answer_file(session: AuditSession, path: Path, who: str) -> None:
             continue
         keys.append((photo, tag))
         try:
-            if tag == EACH_TAG:
-                lines.append(session.shown_line(photo, shown_of(said), who))
-            else:
-                lines.append(session.line(photo, tag, answer_of(said), who))
+            word = shown_of(said) if tag == EACH_TAG else answer_of(said)
+            lines.append(session.line(photo, tag, word, who))
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     session.record(lines)

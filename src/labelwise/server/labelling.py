@@ -449,9 +449,9 @@ class _Auditing(PhotoPage):
         self.path(given.photo)  # which must be known
         photo, session = self._photos[given.photo], self.session
         if given.label is not None:
-            session.record([session.line(photo, given.label, given.answer or "", given.who)])
+            session.answer(photo, given.label, given.answer or "", given.who)
         else:
-            session.record([session.shown_line(photo, given.shown or {}, given.who)])
+            session.answer(photo, EACH_TAG, given.shown or {}, given.who)
         return self.state(given.who)
 
     def undo(self, given: AuditUndo) -> AuditState:
