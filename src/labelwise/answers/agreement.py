@@ -120,8 +120,8 @@ def _may_write(log: AnswerLog, table: Path) -> bool:
     return not table.exists() or sha256_of(table) in _exported(log)
 
 
-def _exported(log: AnswerLog) -> set[str]:
-    return {facts["sha256"] for facts in log.notes("export")}
+def _exported(log: AnswerLog) -> set[object]:
+    return {facts.get("sha256") for facts in log.notes("export")}
 
 
 def write_table(

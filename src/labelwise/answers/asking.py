@@ -24,7 +24,7 @@ the answers of two photos overlap.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ CELLS = 1 << 22  # numbers at once
 COPY = 1 - 1e-6  # cosine of photos that are the same
 
 
-def changes_set(probs: NDArray[Any], given: NDArray[np.bool_]) -> NDArray[Any]:
+def changes_set(probs: Numbers, given: NDArray[np.bool_]) -> Numbers:
     """Return the chance that an answer changes the label set: 1 - p if it is given, else p."""
     return np.where(given, 1 - probs, probs)
 

@@ -35,12 +35,12 @@ import numpy as np
 
 from labelwise import __version__
 from labelwise.answers.agreement import require_own
-from labelwise.answers.log import Answer, AnswerLog, Line, LoggedAnswer, Note, answered, now
+from labelwise.answers.log import Answer, AnswerLog, Facts, Line, LoggedAnswer, Note, answered, now
 from labelwise.answers.session import EACH_TAG, Assumed, Key, Session, UseQuestion, Word, as_answer
 from labelwise.base.files import sha256_of, summed, without_sum, write_error
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
-from labelwise.decide.audits import Audit, AuditVerdict, Precision, Use
+from labelwise.decide.audits import HOPELESS, Audit, AuditVerdict, Precision, Use
 from labelwise.decide.estimate import Recall, percent, recall_of
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FileImages
@@ -157,13 +157,18 @@ class AuditSession(Session):
 
     def _fresh(self) -> Audit:
         settings, sizes = self.settings, [*map(len, self.table.uses)]
-        level: dict[str, Any] = {"right_at_least": settings.right_at_least, "seed": settings.seed}
-        level["confidence"] = settings.confidence
-        if settings.again:
-            return Audit([sum(sizes)], per_tag=True, most=sum(sizes), **level)
         notes = [note for note in self.log.notes(SHEET) if note.get("level") == settings.level]
-        level["sheets"] = {note["at"]: note["count"] for note in notes}
-        return Audit(sizes, scores=self.table.scores, per_tag=settings.per_tag, **level)
+        again = settings.again
+        return Audit(
+            [sum(sizes)] if again else sizes,
+            scores=None if again else self.table.scores,
+            seed=settings.seed,
+            right_at_least=settings.right_at_least,
+            confidence=settings.confidence,
+            per_tag=again or settings.per_tag,
+            most=sum(sizes) if again else HOPELESS,
+            sheets={} if again else dict(map(_ends_of_sheet, notes)),
+        )
 
     def restart(self) -> None:
         self.shown: dict[str, Mapping[str, Any]] = {}
@@ -181,10 +186,8 @@ class AuditSession(Session):
 
     def told(self, note: Note) -> tuple[Key, str, Word | None] | None:
         facts = note.facts
-        if note.kind == SHEET:
-            ends = [facts.get(name) for name in ("at", "count")]
-            if not all(isinstance(end, int) and end >= 0 for end in ends):
-                raise self.log.damaged("a note of a sheet")
+        if note.kind == SHEET and min(_ends_of_sheet(facts)) < 0:
+            raise self.log.damaged("a note of a sheet")
         if note.kind != SHOWN:
             return None
         photo, who = facts.get("photo"), facts.get("who")
@@ -203,7 +206,8 @@ class AuditSession(Session):
             if words and isinstance(words[-1], Mapping):
                 self.shown[key[0]] = words[-1]
             return
-        use: Any = self.found(*key)
+        if (use := self.found(*key)) is None:
+            return
         before = self.answers.pop(use, None)
         if words:
             self.answers[use] = (
@@ -380,43 +384,56 @@ def within(table: TagTable, folder: Path, root: Path | None = None) -> TagTable:
     inside = np.array([is_inside(photo) for photo in table.photos], bool)
     if inside.all():
         return table
-    first, number = table.photos[int(np.argmin(inside))], inside.cumsum() - 1
-    left_out = counted(int((~inside).sum()), "photo")
-    masks = [inside[rows] for rows in table.uses]
-    kept = [k for k, mask in enumerate(masks) if mask.any()]
-    if not kept:
+    first, left_out = table.photos[int(np.argmin(inside))], counted(int((~inside).sum()), "photo")
+    photos = [table.photos[row] for row in np.flatnonzero(inside)]
+    uses = [
+        (table.photos[row], tag, None if table.scores is None else float(table.scores[k][place]))
+        for k, tag in enumerate(table.tags)
+        for place, row in enumerate(table.uses[k].tolist())
+        if inside[row]
+    ]
+    if not uses:
         raise DataError(f"{table.source}: no photo of it is below {root or folder}: {first!r:.200}")
-    photos = tuple(photo for photo, is_in in zip(table.photos, inside, strict=True) if is_in)
-    scores = table.scores and tuple(table.scores[k][masks[k]] for k in kept)
+    below = {*photos}
+    known = {key: word for key, word in table.known.items() if key[0] in below}
     note = f"left out {left_out} that are not below {root or folder}, such as {first!r:.200}"
-    return replace(
-        table,
-        photos=photos,
-        tags=tuple(table.tags[k] for k in kept),
-        uses=tuple(number[table.uses[k][masks[k]]] for k in kept),
-        scores=scores,
-        known={key: word for key, word in table.known.items() if key[0] in {*photos}},
-        notes=(*table.notes, note),
-    )
+    return TagTable.of(table.source, uses, photos, known=known, notes=(*table.notes, note))
 
 
-def noted_level(log: AnswerLog) -> list[Any] | None:
+def _ends_of_sheet(facts: Facts) -> tuple[int, int]:
+    """Return after how many answers a sheet was written, and of how many; -1 of what is none."""
+    at, count = (facts.get(name) for name in ("at", "count"))
+    return (at, count) if isinstance(at, int) and isinstance(count, int) else (-1, -1)
+
+
+def noted_seed(log: AnswerLog) -> int | None:
+    """Return the seed that an audit began with; None of an empty log."""
+    seed = log.notes(BEGUN)[0].get("seed") if log.notes(BEGUN) else None
+    return seed if isinstance(seed, int) else None
+
+
+def noted_level(log: AnswerLog) -> list[float | bool] | None:
     """Return the level that an audit's log was last asked for; None of an empty log."""
     notes = [*log.notes(BEGUN), *log.notes(LEVEL)]
-    return [notes[-1].get(name) for name in LEVELS] if notes else None
+    return _level_of(log, notes[-1]) if notes else None
 
 
-def levels_tested(log: AnswerLog) -> list[list[Any]]:
+def levels_tested(log: AnswerLog) -> list[list[float | bool]]:
     """Return the levels that answers were tested for: the last one, and others with answers."""
-    levels, has_answers = list[list[Any]](), False
+    levels, has_answers = list[list[float | bool]](), False
     for line in log.lines():
         if isinstance(line, Note) and line.kind in (BEGUN, LEVEL):
-            level = [line.facts.get(name) for name in LEVELS]
-            if not all(isinstance(value, int | float) for value in level):
-                raise log.damaged("a note of a level")
+            level = _level_of(log, line.facts)
             levels = [*([one for one in levels if one != level] if has_answers else []), level]
         has_answers |= isinstance(line, LoggedAnswer)
     return levels
+
+
+def _level_of(log: AnswerLog, facts: Facts) -> list[float | bool]:
+    level = [value for name in LEVELS if isinstance(value := facts.get(name), int | float)]
+    if len(level) != len(LEVELS):
+        raise log.damaged("a note of a level")
+    return level
 
 
 KEPT, TAGS, PAGE, RECEIPT = "kept.csv", "tags.csv", "audit.html", "receipt.json"

@@ -61,7 +61,7 @@ SEAL = len(b', "sum": "00000000"}')
 AS_ANSWER = {word: word for word in ("yes", "no", "unsure", "undo")} | {
     "present": "yes", "absent": "no", "unknown": "unsure", "withdrawn": "undo", "undone": "undo",
 }  # fmt: skip
-Facts = Mapping[str, Any]
+Facts = Mapping[str, object]
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
@@ -284,7 +284,7 @@ class AnswerLog:
         """Return how many lines there are and their checksum, to know later that none was lost."""
         return len(self.lines()), self._sums[-1]
 
-    def holds(self, mark: Any) -> bool:
+    def holds(self, mark: Sequence[int]) -> bool:
         """Return whether the log still begins with the lines that it had at :meth:`mark`."""
         lines, total = mark
         return len(self.lines()) >= lines >= 0 and self._sums[lines : lines + 1] in ([total], [])
@@ -323,7 +323,8 @@ def _line(facts: Facts) -> Line:
         if not isinstance(facts["note"], str):
             raise TypeError("the kind of a note is text")
         return Note(facts["note"], {name: fact for name, fact in facts.items() if name != "note"})
-    return LoggedAnswer(**facts)
+    fields: Any = facts  # which the answer checks
+    return LoggedAnswer(**fields)
 
 
 def _complete(content: bytes) -> int:

@@ -49,9 +49,11 @@ from labelwise.types import nearest
 
 ReviewAnswer = Literal["yes", "no", "unsure", ""]
 Given = Literal["present", "absent", "unknown"]
+Because = Literal["review", "promised"]
 ANSWERS: dict[str, ReviewAnswer] = {"": "", **ANSWER_WORDS}
 COLUMNS = ("rank", "photo", "label", "given", "probability", "check", "promised", "answer")
-STATES = {"yes": "present", "no": "absent", "unsure": "unknown"}
+STATES: dict[str, Given] = {"yes": "present", "no": "absent", "unsure": "unknown"}
+GIVEN: dict[str, Given] = {state: state for state in STATES.values()}
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Change:
     label: str
     before: str
     after: str
-    because: Literal["review", "promised"]
+    because: Because
 
 
 def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
@@ -117,13 +119,13 @@ def read_review(path: Path) -> list[Reviewed]:
             raise DataError(f"{where}: a probability lies in [0, 1], got {row['probability']}")
         if not row["photo"] or not row["label"]:
             raise DataError(f"{where}: photo and label must not be empty")
-        if given not in STATES.values():
+        state = GIVEN.get(given)
+        if state is None:
             raise DataError(f"{where}: given is present, absent or unknown, got {given!r}")
         if rank in answers:
             raise DataError(f"{where}: rank {rank} is there twice")
         photo, label = from_cell(row["photo"]), from_cell(row["label"])
         marks = row["check"] == "yes", row["promised"] == "yes"
-        state: Any = given
         answers[rank] = Reviewed(photo, label, state, probability, *marks, answer)
     return [answers[rank] for rank in sorted(answers)]
 
@@ -166,7 +168,7 @@ def repair(
                 "flatter it; leave test out, or say --test-too and review other test photos as well"
             )
         labels[row, column], known[row, column] = answer == "yes", answer != "unsure"
-        because: Any = "review" if question.answer else "promised"
+        because: Because = "review" if question.answer else "promised"
         changes.append(Change(photo, question.label, before, after, because))
     repaired = replace(
         table,

@@ -21,6 +21,7 @@ from labelwise.answers.audit_session import (
     AuditSession,
     AuditSettings,
     noted_level,
+    noted_seed,
     progress,
     read_receipt,
     statement,
@@ -75,9 +76,9 @@ def open_session(
         photos = again.parent  # where its paths start
         place, right_at_least = photos / KEPT, receipt["right_at_least"]
         confidence = confidence or receipt["confidence"]
-        begun = log.notes("audit")
         if seed is None:  # never that of the first audit
-            seed = begun[0]["seed"] if begun else secrets.randbelow(1 << 31)
+            seed = noted_seed(log)
+            seed = secrets.randbelow(1 << 31) if seed is None else seed
         if seed == receipt["seed"]:
             raise SettingsError(f"--seed {seed} is that of the receipt; leave it out")
     levels = (right_at_least, confidence, per_tag or None)
@@ -85,7 +86,7 @@ def open_session(
     if again is None and (noted := noted_level(log)):  # what was asked for last
         for name, last in zip(LEVELS, noted, strict=True):
             level[name] = last if level[name] is None else level[name]
-        seed = log.notes("audit")[0].get("seed") if seed is None else seed
+        seed = noted_seed(log) if seed is None else seed
     settings = AuditSettings(
         **{name: value for name, value in level.items() if value is not None},
         seed=seed or 0,

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,7 +291,7 @@ class Audit:
         if 0 in self.sheets:
             self.lay_down(self.sheets[0])
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Audit":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Audit":
         """Return a copy to look ahead with; what is as large as the table is shared."""
         other, changing = copy(self), ("asked", "wrong", "unsure", "_bayes", "own", "test", "bad")
         vars(other).update({name: deepcopy(vars(self)[name], memo) for name in changing})
@@ -520,7 +520,7 @@ class Audit:
         if not self.done:
             self._draw(np.argmin(need))
 
-    def _draw(self, inside: Any) -> None:
+    def _draw(self, inside: NDArray[np.bool_] | np.intp | int) -> None:
         left, width = np.zeros(self.strata.shape), self.strata.shape[1]
         left[inside] = (self.strata - self.asked)[inside]
         chances = left / left.sum()

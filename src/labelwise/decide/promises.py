@@ -241,7 +241,7 @@ class Evidence:
     def digest(self) -> str:
         return "" if self.ids is None else ids_digest(self.ids)
 
-    def rows(self, chosen: NDArray[Any]) -> "Evidence":
+    def rows(self, chosen: NDArray[np.intp]) -> "Evidence":
         ids = None if self.ids is None else tuple(self.ids[i] for i in chosen)
         groups = None if self.groups is None else self.groups.take(chosen)
         return replace(self, answers=self.answers[chosen], ids=ids, groups=groups)

@@ -412,7 +412,7 @@ class GroupRules:
 
     rules: Mapping[str, Rule]
 
-    def __call__(self, probs: Array, groups: NDArray[Any]) -> NDArray[np.bool_]:
+    def __call__(self, probs: Array, groups: NDArray[np.generic]) -> NDArray[np.bool_]:
         values = to_numpy(probs)
         sets = np.zeros(values.shape, dtype=bool)
         for name, rows in _rows_by_name(groups, len(probs)):
@@ -426,7 +426,7 @@ def by_group(
     fit: Callable[..., Rule],
     probs: Array,
     labels: Array,
-    groups: NDArray[Any],
+    groups: NDArray[np.generic],
     observed: Array | None = None,
     **options: Any,
 ) -> GroupRules:
@@ -499,7 +499,7 @@ def _summed(values: NDArray[Any], losses: NDArray[Any]) -> tuple[NDArray[Any], N
     return scores, lost
 
 
-def _rows_by_name(groups: NDArray[Any], count: int) -> list[tuple[str, Mask]]:
+def _rows_by_name(groups: NDArray[np.generic], count: int) -> list[tuple[str, Mask]]:
     names = np.asarray(groups)
     if names.shape != (count,):
         raise ValueError(f"groups must name each of the {count} images, got shape {names.shape}")

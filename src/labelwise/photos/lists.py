@@ -601,6 +601,6 @@ def _lists_of(store: Store, query: str) -> dict[ListKey, int]:
     lists: dict[ListKey, int] = {}
     for note in store.answers.notes("list"):
         if note["query"] == query:
-            key: Any = tuple(note[name] for name in KEY)
-            lists.setdefault(key, note["seed"])
+            facts: Any = note  # as it is written above
+            lists.setdefault(tuple(facts[name] for name in KEY), facts["seed"])
     return lists
