@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +43,7 @@ from labelwise.links import Link
 from labelwise.models.scoring import one_thread
 from labelwise.scores.tables import unscored_note
 from labelwise.shards.engine import MANIFEST_FILE, SUCCESS_FILE, Engine, Manifest, ShardRecord
+from labelwise.shards.inputs import table_file
 from labelwise.tables import LabelTable
 from labelwise.tables.load import load_for_labels
 from labelwise.tables.shards import PARQUET_SUFFIXES, ShardPart, holds_parquet_shards, read_shards
@@ -135,12 +135,9 @@ def _table_and_places(source: str, names: tuple[str, ...]) -> tuple[LabelTable, 
     if is_uri(source) and is_table:
         above, name = parent_of(source)
         base, storage = without_options(above), storage_at(above)
-        with temporary_folder() as temporary:
-            copy = Path(temporary, file.name)
-            try:
-                copy.write_bytes(storage.read(name))
-            except FileNotFoundError:
-                raise DataError(f"{address_of(above, name)} is not there") from None
+        if storage.size(name) is None:
+            raise DataError(f"{address_of(above, name)} is not there")
+        with table_file(storage, name) as copy:
             table = load_for_labels(copy, names)
         return table, [image if is_uri(image) else f"{base}/{image}" for image in table.ids]
     has_images = file.suffix.lower() in PARQUET_SUFFIXES or holds_parquet_shards(file)
@@ -434,9 +431,3 @@ def evaluate_shards(
         rule_words=OWN_RULE if rule is None else None,
         notes=notes,
     )
-
-
-def temporary_folder() -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder on a disk: /tmp may itself be memory."""
-    folder = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
-    return tempfile.TemporaryDirectory(prefix="labelwise-", dir=folder)

@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,6 @@ from numpy.typing import NDArray
 from labelwise.base.names import Names
 from labelwise.base.storage import (
     LocalStorage,
-    ObjectStorage,
     Storage,
     StorageError,
     is_uri,
@@ -170,13 +170,20 @@ def _image_column(parquet: Any) -> str | None:
 
 
 def _table_rows(storage: Storage, name: str) -> Iterator[InputRow]:
+    with table_file(storage, name) as table:
+        yield from _listed(storage, table)
+
+
+@contextmanager
+def table_file(storage: Storage, name: str) -> Iterator[Path]:
+    """Give the file of a table on this machine; one in a bucket is fetched."""
     if isinstance(storage, LocalStorage):
-        yield from _listed(storage, storage.folder / name)
-    elif isinstance(storage, ObjectStorage):
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / Path(name).name
-            storage.download(name, copy, storage.size(name) or 0)
-            yield from _listed(storage, copy)
+        yield storage.folder / name
+        return
+    with tempfile.TemporaryDirectory(prefix="labelwise-") as folder:
+        copy = Path(folder, Path(name).name)
+        storage.download(name, copy, storage.size(name) or 0)
+        yield copy
 
 
 def _listed(storage: Storage, table: Path) -> Iterator[InputRow]:
