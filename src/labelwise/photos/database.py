@@ -93,7 +93,7 @@ SUMMED = {
 }  # the columns of which each row has a sum
 
 
-def sum_of(*values: Any) -> int:
+def sum_of(*values: object) -> int:
     """Return the checksum of a row."""
     return zlib.crc32(repr(values).encode("utf-8", "backslashreplace"))
 
@@ -138,11 +138,11 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with _in_words(self.path):
             return self._connection.execute(statement, values).fetchall()
 
-    def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
+    def executemany(self, statement: str, values: Iterable[Sequence[object]]) -> None:
         with _in_words(self.path):
             self._connection.executemany(statement, values)
 
@@ -190,7 +190,7 @@ class Database:
         self.check_file(name)
         return self.folder / name
 
-    def read(self, table: str, more: str = "", **equal: Any) -> list[tuple[Any, ...]]:
+    def read(self, table: str, more: str = "", **equal: object) -> list[tuple[Any, ...]]:
         """Return the summed columns of the rows that have these values; damage is an error.
 
         ``more`` ends the statement.
@@ -212,7 +212,7 @@ class Database:
         row = f"a row of its {table} is not what was written"
         return CheckpointError(f"{self.path} is damaged: {row}; {DAMAGED}")
 
-    def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+    def put(self, table: str, rows: Iterable[Sequence[object]]) -> None:
         columns = (*SUMMED[table], "sum")
         self.executemany(
             f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) "

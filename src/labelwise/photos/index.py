@@ -177,8 +177,8 @@ class Index(AbstractContextManager["Index", None]):
             self.store.close()
             raise
         self.embeddings = IndexEmbeddings(self.folder, self.store)
-        self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
-        self._sets: tuple[Any, NDArray[np.bool_]] | None = None
+        self._odds: OrderedDict[tuple[int, str], tuple[object, LabelOdds]] = OrderedDict()
+        self._sets: tuple[object, NDArray[np.bool_]] | None = None
         self.compared: dict[bytes, Any] = {}  # with held-out photos, by hashes of rows
 
     def _read_spec(self, *, tried: bool) -> ModelSpec:

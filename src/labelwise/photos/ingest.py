@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -85,6 +85,7 @@ REPLACED = (
 WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
+Logits = NDArray[np.float32]
 Folder = tuple[str, list[StoredFile] | None]
 
 
@@ -252,7 +253,7 @@ class _Files(EncodedImages):
     def _begin(self) -> None:
         self.began = time.monotonic()
         self.new: dict[bytes, Content] = {}
-        self.scored = list[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]()
+        self.scored = list[tuple[Logits, Logits, NDArray[np.float16] | None]]()
         self.files = list[tuple[PhotoFile, int | None]]()
         self.edited = list[tuple[int, bytes]]()
 
@@ -266,8 +267,16 @@ class _Files(EncodedImages):
         try:
             rows = self.link_known(workers)
             watch.advance(len(self.todo) - len(rows) - len(self.copies))
-            how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "embed": True}
-            for scored in score(predictor, self, rows=rows, decode=self.index.facts.decode, **how):
+            decode = self.index.facts.decode
+            for scored in score(
+                predictor,
+                self,
+                rows=rows,
+                decode=decode,
+                batch_size=batch_size,
+                workers=workers,
+                embed=True,
+            ):
                 self.take_in(scored)
                 watch.advance(len(scored.rows) + len(scored.failures))
             self.write()

@@ -125,7 +125,7 @@ class Receipt:
     at: str
     withdrawn: bool = False
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return {**vars(self), "promise": {**self.promise.spec(), "text": str(self.promise)}}
 
 

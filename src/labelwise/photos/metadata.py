@@ -235,7 +235,7 @@ def read_facts(content: bytes) -> PhotoFacts:
     return PhotoFacts(camera, north, east)
 
 
-def _degrees(parts: Sequence[Any], side: Any, negative: str, most: float) -> float:
+def _degrees(parts: Sequence[float], side: object, negative: str, most: float) -> float:
     degrees, minutes, seconds = (float(number) for number in parts)
     value = degrees + minutes / 60 + seconds / 3600
     if not 0 <= value <= most:

@@ -120,7 +120,7 @@ def likeness_of(index: Index, rows: Rows | None = None) -> LibraryLikeness:
     return comparison
 
 
-def sealed(likeness: LibraryLikeness) -> dict[str, Any]:
+def sealed(likeness: LibraryLikeness) -> dict[str, object]:
     """Return what is written: the comparison, and its hash."""
     digest = hashlib.blake2b(FOUND.dump_json(likeness), digest_size=16).hexdigest()
     return {"found": FOUND.dump_python(likeness, mode="json"), "hash": digest}

@@ -231,8 +231,8 @@ class Store(AbstractContextManager["Store", None]):
             if inside is None:
                 continue
             folder, name = map(shown, os.path.split(inside))
-            key: dict[str, Any] = {"root": number, "folder": folder, "name": name, "state": "ok"}
-            for _, _, _, raw, _, _, row, *_ in self.database.read("files", **key):
+            files = self.database.read("files", root=number, folder=folder, name=name, state="ok")
+            for _, _, _, raw, _, _, row, *_ in files:
                 if raw == _raw(inside):
                     return int(row)
         return None

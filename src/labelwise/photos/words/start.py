@@ -64,6 +64,7 @@ from labelwise.photos.words.word_list import WordList, usual_texts
 from labelwise.pictures import ImageSource, PictureImages
 from labelwise.pictures.inputs import Failure
 from labelwise.predictions import Predictions
+from labelwise.queries import Query
 from labelwise.scores.tables import aligned_labels
 from labelwise.tables import LabelTable
 from labelwise.training.features import content_key
@@ -541,9 +542,18 @@ class FreeText:
         texts = usual_texts(text) if len(text.split()) == 1 else (text,)
         return np.asarray(self.texts.directions([texts])[:, 0])
 
-    def photos(self, index: Index, text: str, count: int, **options: Any) -> list[Hit]:
-        """Return the photos most like a text; ``options`` are those of :func:`photos_along`."""
-        return photos_along(index, self.direction(text), count, **options)
+    def photos(
+        self,
+        index: Index,
+        text: str,
+        count: int,
+        *,
+        query: Query | None = None,
+        at_least: float = 0.5,
+    ) -> list[Hit]:
+        """Return the photos most like a text, as :func:`photos_along` does."""
+        direction = self.direction(text)
+        return photos_along(index, direction, count, query=query, at_least=at_least)
 
     def check(self, index: Index, text: str, count: int, **options: Any) -> CheckSession:
         hits = self.photos(index, text, count)

@@ -197,7 +197,7 @@ def _read(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
     image, text = _half(state, kind, "image"), _half(state, kind, "text")
     built = []
     for part, usual in zip(("vision_config", "text_config"), DEFAULTS[kind], strict=True):
-        own: dict[str, Any] = {**dict(zip(SETTINGS, usual, strict=True)), **config.get(part, {})}
+        own = {**dict(zip(SETTINGS, usual, strict=True)), **config.get(part, {})}
         name, eps, heads = (own[setting] for setting in SETTINGS)
         if name not in ACTIVATION_NAMES:
             must = f"must be one of {', '.join(ACTIVATION_NAMES)}"
