@@ -215,17 +215,16 @@ def test_corrections_after_the_draw_do_not_change_the_estimate(library):
         ("photo,answer\na.jpg,yes\n", "there is no column 'path'"),
         ("path,answer\na.jpg,maybe\n", "line 2: the answer must be yes, no or unsure, got maybe"),
         ("path,answer\na.jpg,yes\na.jpg,no\n", "line 3: a.jpg has two different answers"),
-        (b"path,answer\na\xff.jpg,yes\n", "cannot be read"),
     ],
 )
 def test_tables_that_do_not_answer_are_refused(tmp_path, text, words):
     path = tmp_path / "answers.csv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text(text)
     with pytest.raises(DataError, match=words):
         read_answers(path)
     # empty answers are no answers, and repeated ones count once
-    path.write_text("path,answer\na.jpg,\nb.jpg,Yes\nb.jpg,y\nc.jpg,0\nd.jpg,?\n")
-    assert read_answers(path) == {"b.jpg": "yes", "c.jpg": "no", "d.jpg": "unsure"}
+    path.write_bytes(b"path,answer\na.jpg,\nb.jpg,Yes\nb.jpg,y\nc.jpg,0\nd\xfc.jpg,?\n")
+    assert read_answers(path) == {"b.jpg": "yes", "c.jpg": "no", "dü.jpg": "unsure"}
 
 
 def test_the_command_draws_reads_and_writes(library, tmp_path):

@@ -2,7 +2,6 @@
 rules of groups by hand, and SQLite, which answers nothing once its connection is closed.
 """
 
-import sqlite3
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,6 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.photos import Index, answer, questions, update_index
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.shift import LibraryLikeness, evidence_of
-from labelwise.photos.store import Store
 from labelwise.queries import HitCount, Query
 
 DOG = LABELS.index("dog")
@@ -242,16 +240,6 @@ def test_a_model_that_was_changed_is_noticed_before_the_first_update(model, tmp_
     rewrite(path, method=f"x{facts['method']}")
     with pytest.raises(LabelwiseError, match=r"model\.json is damaged: it is not what was written"):
         open_index(folder)
-
-
-@pytest.mark.parametrize("opened", [Index, lambda folder: Store(folder, ["dog"])])
-def test_with_closes_an_index_and_its_store(folder, opened):
-    with opened(folder) as one:
-        pass
-    store = one.store if isinstance(one, Index) else one
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        store.roots()
-    one.close()  # a second time is allowed
 
 
 def test_a_refused_update_and_a_damaged_database_leave_nothing_open(folder):

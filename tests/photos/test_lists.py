@@ -17,7 +17,7 @@ from open_indexes import open_index
 
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.photos import answer, read_list_answers, receipts_of, search, verify_lists
+from labelwise.photos import answer, read_list_answers, receipts_of, verify_lists
 from labelwise.photos.lists import (
     RECEIPTS_FILE,
     CheckSession,
@@ -65,14 +65,6 @@ def test_the_same_promise_is_kept_once_and_another_one_anew(index):
     assert [first.number, other.number, shorter.number] == [1, 2, 3]
     assert shorter.photos != first.photos
     assert shorter.promise.listed == first.promise.listed - 1
-
-
-def test_a_search_keeps_no_receipt_whose_photos_have_an_order_that_is_no_ranking(index, folder):
-    assert search(folder, "dog", wrong_about=0.2).statement.kind == "estimate"
-    assert receipts_of(index) == []
-    found, receipt = promised(index)
-    order = rows_in_order(index, receipt).tolist()
-    assert order not in (sorted(order), found.rows.tolist())
 
 
 def test_a_check_keeps_its_promise_and_withdraws_it_with_the_answer(index):
