@@ -1,7 +1,6 @@
 """``labelwise train`` in this process on a small table of images."""
 
 import json
-import re
 import sys
 from html import unescape
 
@@ -219,22 +218,3 @@ def test_the_rows_of_a_table_are_listed_as_printed(monkeypatch, capsys):
         assert {*rows} <= {*lines}
     assert call(monkeypatch, "papers", "list") == 0
     assert "put into data/coco: MS-COCO 2014" in capsys.readouterr().out
-
-
-def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch, capsys):
-    arguments = [
-        *("compare", "posterior", "--methods", "bce,softmax", "--seeds", "1", "-o", str(tmp_path)),
-        *("--set", "data_options={num_train: 400, num_val: 200, num_test: 200, num_labels: 4}"),
-        *("--set", "backbone=identity", "--set", "recipe.epochs=5"),
-    ]
-    assert call(monkeypatch, *arguments) == 0
-    shown = capsys.readouterr().out
-    assert "one seed cannot tell luck from skill" in shown
-    for name in ("comparison.html", "comparison.md", "comparison.json", "charts"):
-        assert (tmp_path / name).exists()
-        assert name in shown
-    assert "calibrate: none" in (tmp_path / "bce" / "seed-0" / "settings.yaml").read_text()
-    assert call(monkeypatch, *arguments, "--dry-run") == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"2 runs, about \d+ seconds? in all", printed)
-    assert "seconds per run" in printed

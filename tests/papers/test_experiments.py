@@ -212,6 +212,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, call):
     assert sentence in said
     for name in ("comparison.md", "comparison.html"):
         assert sentence in (tmp_path / "out" / name).read_text()
+    assert list((tmp_path / "out" / "charts").glob("*.svg"))
 
 
 def test_measures_and_columns_are_sklearns_and_the_papers_definitions(tmp_path):
@@ -325,6 +326,8 @@ def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, call):
     code, said = call(*arguments)
     assert not code
     assert re.search("2 runs, about.*the features of 60 images by small-cnn, not timed", said)
+    typed = "--seeds 2 --set recipe.epochs=2 --set image_size=8 --features small-cnn"
+    assert f"Next: labelwise compare photos.parquet --methods bce {typed}" in said
     assert not (tmp_path / "runs").exists()
     said = call(*arguments, "--jobs", "2")[1]
     assert "are trained in this process; leave out --engine ray and --jobs" in said

@@ -32,6 +32,10 @@ ForTool = Annotated[
 DryRun = Annotated[bool, option("--dry-run", help="Only say what would be done.")]
 Fresh = Annotated[bool, option("--fresh", help="Start over in the folder.")]
 Strict = Annotated[bool, option("--strict", help="Exit with status 1 at the first fault.")]
+Source = Annotated[
+    str,
+    typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
+]
 Data = Annotated[
     str | None, option("--data", help="Photos with labels: any data that labelwise reads.")
 ]

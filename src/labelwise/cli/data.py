@@ -5,8 +5,6 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
 from labelwise.cli.arguments import (
@@ -23,11 +21,12 @@ from labelwise.cli.arguments import (
     Seed,
     SkipBroken,
     SkipMissing,
+    Source,
     Strict,
     TaxonomyFile,
     option,
 )
-from labelwise.cli.command import data_app, refuse, refuse_overwriting, verb
+from labelwise.cli.command import as_typed, data_app, refuse, refuse_overwriting, verb
 from labelwise.cli.figures import few_test_photos
 from labelwise.cli.options import load_table, model_path
 from labelwise.cli.text import (
@@ -58,10 +57,7 @@ SHARES = "train=.8,val=.1,test=.1"
     more="assign",
 )
 def describe_table(
-    source: Annotated[
-        str,
-        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
-    ],
+    source: Source,
     *,
     content: Annotated[
         bool, option("--content", help="Also read every pixel; name broken and shared images.")
@@ -132,11 +128,8 @@ def describe_table(
                 say(f"  ... and {len(broken) - LABELS_SHOWN:,} more (--all shows them)")
         say()
         show_table(("photo", "read as"), examples(table))
-        more = "".join(f" --set {quoted(option)}" for option in assign or ())
-        flags = (skip_missing, " --skip-missing"), (skip_broken, " --skip-broken")
-        more += "".join(flag for given, flag in flags if given)
-        extra = f" --extension {quoted(extension)}" if extension else ""
-        extra += f" --duplicates {duplicates}" if duplicates else ""
+        more = as_typed("assign", "skip_missing", "skip_broken")
+        extra = as_typed("extension", "duplicates")
         if settings is not None:
             options = {**table.reading, **({"duplicates": duplicates} if duplicates else {})}
             how_read = {"data": source, "data_options": options, "skip_missing": skip_missing}
@@ -163,10 +156,7 @@ def describe_table(
     more="assign",
 )
 def split_table(
-    source: Annotated[
-        str,
-        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
-    ],
+    source: Source,
     *,
     out: NeededOut,
     shares: Annotated[
@@ -231,10 +221,7 @@ def split_table(
     more="assign",
 )
 def convert_table(
-    source: Annotated[
-        str,
-        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
-    ],
+    source: Source,
     *,
     out: NeededOut,
     tool: ForTool = None,
@@ -337,10 +324,7 @@ def _convert_units(source: Path, out: str, by: list[str], pool: Pool, scores: Sc
     more="assign",
 )
 def group_table(
-    source: Annotated[
-        str,
-        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
-    ],
+    source: Source,
     *,
     out: NeededOut,
     model: Model = None,
@@ -410,10 +394,7 @@ def group_table(
     more="assign",
 )
 def observe_table(
-    source: Annotated[
-        str,
-        typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
-    ],
+    source: Source,
     *,
     out: NeededOut,
     single_positive: Annotated[
