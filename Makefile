@@ -94,7 +94,7 @@ pictures: browser install ## take the pictures of README and docs again, from th
 	"$(BIN)/python" docs/images/make_pages.py runs/demo runs/demo.index runs/comparison/comparison.html open-photos $(PICTURED) -o docs/images
 
 test: browser install ## run every test (BROWSER=no: but those in a browser)
-	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
+	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 
 quick: install ## run the tests of the rooms that differ from main (about a minute)
 	@rooms=$$({ git diff --name-only main 2>/dev/null; git ls-files --others --exclude-standard; } \

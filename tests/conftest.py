@@ -26,7 +26,6 @@ with suppress(ImportError), warnings.catch_warnings():
 import hypothesis
 import pytest
 import torch
-from cpu_durations import pytest_addoption, pytest_configure  # noqa: F401
 from open_indexes import count_connections, nothing_left_open
 from warm_commands import WarmCommands, put_together_once, wait_for_no_disk
 from warm_python import warm_interpreter
