@@ -697,6 +697,25 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, words):
         tags_to_audit(tmp_path / name, tmp_path)
 
 
+def test_rows_that_deny_a_tag_are_no_uses(tmp_path):
+    """Each photo was asked about once, so nothing but the answers says that half are no."""
+    lines = [f"{n}.jpg;Hund;Eva;{'ja' if n % 2 else 'nein'}" for n in range(6)]
+    text = "\n".join(["Foto;Label;Bearbeiter;Antwort", *lines])
+    (tmp_path / "v.csv").write_text(text)
+    with pytest.raises(SettingsError, match=r"'Antwort' says yes or no of each tag; .* --trust"):
+        read_tags(tmp_path / "v.csv")
+    (tmp_path / "w.csv").write_text(text.replace("Bearbeiter", "Notiz"))
+    with pytest.raises(SettingsError, match="'Antwort' says yes or no"):
+        read_tags(tmp_path / "w.csv")
+    with pytest.raises(DataError, match="whether it has the label in 'Label'"):
+        load(tmp_path / "v.csv", check_files=False)
+    sure = "Bild;Klasse;Konfidenz\na.jpg;Hund;0,75\na.jpg;Katze;0,5\n"
+    (tmp_path / "s.csv").write_text(sure)
+    table = read_tags(tmp_path / "s.csv")
+    assert used(table) == {("a.jpg", "Hund"), ("a.jpg", "Katze")}
+    assert [own.tolist() for own in table.scores] == [[0.75], [0.5]]
+
+
 def test_strangers_in_coco_results_and_annotators_are_named(small):
     folder, tagged = small
     _, options = coco(folder, scored(tagged, np.random.default_rng(1)))

@@ -169,7 +169,7 @@ def test_open_table_reads_every_view_alike(folder):
     table = open_table(folder.text("v.csv", votes.encode("utf-8-sig")))
     assert table.holds == "votes"
     assert table.votes().answer.tolist() == [1, 0]
-    with pytest.raises(DataError, match="there is no column 'id'"):
+    with pytest.raises(DataError, match="there are no columns 'score:NAME'"):
         table.scores()
     labels = open_table(
         folder.text("l.csv", "Datei;Hund\na.jpg;ja\nb.jpg;nein\n"), check_files=False

@@ -32,7 +32,7 @@ def test_lvis_is_federated_so_what_nobody_looked_for_is_unknown(folder):
     assert (list(table.ids), states(table)) == (names, ["10?", "??1"])
     assert "neg_category_ids are unknown" in table.notes[0]
     content["images"][0]["neg_category_ids"] = [1]
-    with pytest.raises(DataError, match=r"image 1 cannot be both .* and in 'neg_category_ids'"):
+    with pytest.raises(DataError, match=r"image 1: 'x' cannot be both .* and in neg_category_ids"):
         load(folder.text("broken.json", json.dumps(content)))
 
 

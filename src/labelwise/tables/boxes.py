@@ -107,6 +107,9 @@ def read_coco(
         for image in content.images:
             absent = {names[number] for number in image.neg_category_ids or ()}
             hidden = {names[number] for number in image.unknown_category_ids}
+            for name in sorted(present[image.id] & absent)[:1]:
+                where = f"{path.name}: image {image.id}: {name!r}"
+                raise DataError(f"{where} cannot be both in an annotation and in neg_category_ids")
             unknown.append(AllBut(present[image.id] | absent) if federated else hidden)
     except KeyError as error:
         rule = "annotations and images must name images and categories of the file"

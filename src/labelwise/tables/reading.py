@@ -40,6 +40,7 @@ from labelwise.tables.columns import (
 from labelwise.tables.table import SPLIT_WORDS
 from labelwise.tables.words import (
     ABSENT,
+    ANSWERS,
     DASHES,
     DENYING,
     LIKELY_LABELS,
@@ -537,6 +538,11 @@ def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: G
         if folded(name) in LONG_ACTION or (folded(name) in LONG_VALUE and kind == "states")
     ]
     paths = [cells for cells in table if holds_photos(cells)]
+    denied = {
+        cells.name.strip()
+        for cells in table
+        if folded(cells.name) in ANSWERS and any(text.casefold() in ABSENT for text in cells.texts)
+    }
     for cells in table:
         unsure = cells.name.strip() in kinds and folded(cells.name) in LONG_SHARE
         numbers = [text.rstrip("% ").replace(",", ".") for text in cells.texts]
@@ -548,7 +554,8 @@ def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: G
                     f"keep the rows whose {cells.name.strip()!r} is high enough and remove that "
                     "column, or write one row for each photo"
                 )
-    if names and values and paths and len(paths[0].texts) < paths[0].rows:
+    several = bool(paths) and len(paths[0].texts) < paths[0].rows
+    if names and values and paths and (several or not denied.isdisjoint(values)):
         raise DataError(
             f"{given['where']}: each row says of one photo whether it has the label in "
             f"{names[0]!r}; write one row for each photo, or keep the rows in which {values[0]!r} "

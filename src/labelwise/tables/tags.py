@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,13 @@ from labelwise.tables.load import load
 from labelwise.tables.rows import is_file, read_json, require_file
 from labelwise.tables.table import LabelTable
 from labelwise.tables.tabular import TABULAR, TabularFile, json_objects, open_tabular
-from labelwise.tables.votes import YES, Votes, vote_columns
+from labelwise.tables.votes import ANSWERS, YES, Votes, vote_columns
+from labelwise.tables.words import LIKELY_LABELS, LONG_SHARE, folded
 from labelwise.types import nearest
 
 TAG_LISTS = ("tags", "labels", "keywords", "objects")
 TAG_NAMES, SCORE_NAMES = ("tag", "label", "name", "keyword"), ("score", "confidence", "probability")
+SCORE_HEADERS = LONG_SHARE | {"konfidenz", "wahrscheinlichkeit", "confiance", "confianza"}
 RESPONSES = ("response", "message", "choices", "output", "content", "text", "body")
 NOTHING = (["none"], ["n/a"], ["nothing"], ["no tags"], ["no objects"])
 LONGEST_TAG, MOST_WORDS = 60, 6  # beyond, it is a sentence
@@ -264,16 +266,25 @@ def read_tags(
         if isinstance(first, dict) and "image_id" in first and "category_id" in first:
             return _coco_results(path, content, images, at_least)
     columns = vote_columns(header)
-    photo, label, by_worker = (columns.get(name) for name in ("photo", "label", "worker"))
-    if stream and photo and label and "labels" not in header and not by_worker:
-        return _use_rows(path, stream, photo, label, _one_of(header, SCORE_NAMES))
-    named = None if "labels" in header else _one_of(header, ("tags", "keywords"))
-    options: dict[str, Any] = {} if named is None else {"columns": {"labels": named}}
-    return TagTable.of_labels(load(path, check_files=False, duplicates="drop", **options))
+    photo, label, answer = (columns.get(name) for name in ("photo", "label", "answer"))
+    score = next((name for name in header if folded(name) in SCORE_HEADERS), None)
+    if score is not None:  # a word for labels beside it means that each row is one tag
+        label = label or next((name for name in header if folded(name) in LIKELY_LABELS), None)
+    if stream and photo and label and "labels" not in header:
+        if answer is not None and _are_answers(stream, answer):
+            raise SettingsError(
+                f"{path.name}: its column {answer!r} says yes or no of each tag; name the person "
+                "whose answers count with --trust, or keep the rows that say yes without it"
+            )
+        if "worker" not in columns:
+            return _use_rows(path, stream, photo, label, score)
+    return TagTable.of_labels(load(path, check_files=False, duplicates="drop"))
 
 
-def _one_of(header: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((name for name in header if name.strip().lower() in names), None)
+def _are_answers(stream: TabularFile, answer: str) -> bool:
+    cells = (batch.column(0).to_pylist() for batch in stream.batches([answer]))
+    words = {str(cell).strip().casefold() for cell in chain.from_iterable(cells)}
+    return words <= {*ANSWERS, "", "none"}
 
 
 def _use_rows(

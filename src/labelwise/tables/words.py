@@ -120,6 +120,9 @@ LONG_VALUE = {
     "active",
     "keep",
 }
+# Of these a single no is enough: the row denies its label.
+ANSWERS = _listed("answer, vote, value, present, presence, antwort, réponse, respuesta, risposta")
+LONG_VALUE |= ANSWERS
 LONG_ACTION = {"action", "operation", "change"}
 LONG_SHARE = {"confidence", "probability", "prob", "score", "conf", "certainty", "p"}
 DENYING = {"not", "non", "no", "excluded", "removed", "rejected", "wrong", "absent", "without"}
