@@ -15,7 +15,6 @@ import torch
 from labelwise.errors import DataError
 from labelwise.pictures import FileImages
 from labelwise.queries.query import Query
-from labelwise.scores.embeddings import read_embeddings, read_texts
 from labelwise.tables import LabelTable, load, obey_taxonomy
 from labelwise.tables.export import export
 from labelwise.tables.table import LabelSets
@@ -145,31 +144,6 @@ def test_labels_obey_a_taxonomy_as_they_did_one_group_at_a_time(shape):
     labels, known = done.table.targets()
     np.testing.assert_array_equal(known, expected[1])
     np.testing.assert_array_equal(np.where(known, labels, 0), np.where(known, expected[0], 0))
-
-
-def test_an_archive_with_a_repeated_id_is_refused_in_linear_time(tmp_path):
-    def written(count):
-        ids = [f"photo {number}" for number in range(count)]
-        path, vectors = tmp_path / f"{count}.npz", np.ones((count, 2), np.float32)
-        np.savez(path, embeddings=vectors, ids=np.array([*ids[:-1], ids[-2]]))
-        return path
-
-    def work(path):
-        with pytest.raises(DataError, match="is there twice"):
-            read_embeddings(path)
-
-    assert_grows_linearly(work, written, 10_000)
-
-
-def test_texts_are_averaged_in_linear_time(tmp_path):
-    def written(count):
-        rng = np.random.default_rng(count)
-        path = tmp_path / f"{count}.npz"
-        names = [f"label {number // 2}" for number in range(count)]
-        np.savez(path, embeddings=rng.normal(size=(count, 4)).astype("f4"), names=np.array(names))
-        return path
-
-    assert_grows_linearly(read_texts, written, 4_000)
 
 
 @pytest.mark.parametrize("make", [count_votes, model_workers])

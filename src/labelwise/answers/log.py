@@ -158,7 +158,6 @@ class AnswerLog:
 
     def _begin(self, content: bytes, inode: int) -> None:
         self._lines: list[Line] = []
-        self._answers: dict[tuple[str, str], list[LoggedAnswer]] = {}
         self._notes: dict[str, list[Facts]] = {}
         self._inode, self._size, self._own = None, len(HEADER), content.startswith(HEADER)
         self._sums, self._is_chained = [START], False
@@ -201,8 +200,6 @@ class AnswerLog:
             self._lines.append(line)
             if isinstance(line, Note):
                 self._notes.setdefault(line.kind, []).append(line.facts)
-            else:
-                self._answers.setdefault((line.why, line.label), []).append(line)
 
     def _converted(self, content: bytes) -> list[Line]:
         """Return the lines of an earlier version; raise if the file is a foreign one."""
@@ -288,11 +285,6 @@ class AnswerLog:
         """Return whether the log still begins with the lines that it had at :meth:`mark`."""
         lines, total = mark
         return len(self.lines()) >= lines >= 0 and self._sums[lines : lines + 1] in ([total], [])
-
-    def answers(self, why: str, label: str) -> list[LoggedAnswer]:
-        """Return the answers to a question, undone ones included."""
-        self.lines()
-        return self._answers.get((why, label), [])
 
     def notes(self, kind: str) -> list[Facts]:
         self.lines()
