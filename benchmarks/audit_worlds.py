@@ -233,7 +233,7 @@ def page(text):
     """Return the table of the evidence page."""
     head = ["simulated table", "audits", "guarantee made, %", "broken, of those made, %"]
     head += ["median answers", "right uses kept, %", "an oracle keeps, %", "interval covers, %"]
-    head += ["first forecast kept, %", "answers of sheets used, %"]
+    head += ["first forecast kept, of those made, %", "answers of sheets used, %"]
     lines = [head, ["---"] * len(head)]
     for world, name in NAMES.items():
         if (own := text.get(world)) is None:
@@ -246,8 +246,11 @@ def page(text):
         cells += ["" if kept is None else f"{100 * kept:.1f}"]
         cells += [f"{100 * own['oracle_keeps']:.1f}" if world in ("mixed", "frequent") else ""]
         cells += [f"{100 * own['tag_intervals_cover'][0]:.1f}"]
-        for part in (own["first_forecast_kept"], own["sheet_answers_used"]):
-            cells.append("" if part is None else f"{100 * part[0]:.1f}")
+        new = text.get("without sheets", {}).get(world, {"first_forecast_kept": None})
+        part, used = new["first_forecast_kept"], own["sheet_answers_used"]
+        ends = part and " ({1:.1f} to {2:.1f})".format(*(100 * one for one in part))
+        cells.append("" if part is None else f"{100 * part[0]:.1f}{ends}")
+        cells.append("" if used is None else f"{100 * used[0]:.1f}")
         lines.append(cells)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -283,8 +286,9 @@ def main():
             tasks = [(world, seed, not arguments.no_sheets) for seed in seeds]
             rows = list(pool.map(draw, tasks, chunksize=4))
             seconds = round(time.monotonic() - start)
-            text[world] = {"command": command, "seconds": seconds, **summary(rows)}
-            print(world, text[world], flush=True)
+            place = text.setdefault("without sheets", {}) if arguments.no_sheets else text
+            place[world] = {"command": command, "seconds": seconds, **summary(rows)}
+            print(world, place[world], flush=True)
             arguments.out.write_text(json.dumps(text, indent=1) + "\n")
         rows = list(pool.map(draw_recall, range(arguments.draws), chunksize=50))
     missed, recall = np.sum(rows, 0)
