@@ -67,15 +67,6 @@ def test_the_action_fails_when_a_promise_is_broken(tmp_path, warm_python, level,
     assert done.stdout.strip() in summary.read_text()
 
 
-def test_the_action_installs_the_cpu_build_that_the_constraints_name():
-    """It took the newest one, and replaced it by the CUDA build, of 915 MB, a moment later."""
-    given, torch, rest = shell_of("install")[0].splitlines()
-    assert given == 'given=(--quiet -c "$GITHUB_ACTION_PATH/constraints.txt")'
-    index = "--no-deps --index-url https://download.pytorch.org/whl/cpu torch torchvision"
-    assert torch == f'python -m pip install "${{given[@]}}" {index}'
-    assert rest == 'python -m pip install "${given[@]}" "$GITHUB_ACTION_PATH[train]"'
-
-
 def test_what_is_given_to_the_action_is_never_read_as_a_script():
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     assert not [step for step in steps if "${{" in step.get("run", "")]

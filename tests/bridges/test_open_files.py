@@ -4,7 +4,6 @@ import sqlite3
 from contextlib import closing
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from open_indexes import open_index
 from search_setup import LABELS
@@ -42,13 +41,3 @@ def test_pandas_reads_predictions_scores_and_photos(library):
         photos = pandas.read_sql("SELECT * FROM files", connection)
     assert sorted(photos["name"]) == [f"{number}.png" for number in range(8)]
     assert set(photos["state"]) == {"ok"}
-
-
-def test_lance_takes_predictions_through_arrow(library, tmp_path):
-    lance = pytest.importorskip("lance", reason="pylance is not installed")
-    file = library / "tiny" / "predictions" / "test.parquet"
-    lance.write_dataset(pq.read_table(file), tmp_path / "predictions.lance")
-    table = lance.dataset(tmp_path / "predictions.lance").to_table(columns=["id", "logits"])
-    own = Predictions.load(file)
-    assert table["id"].to_pylist() == list(own.ids)
-    np.testing.assert_array_equal(table["logits"].to_pylist(), own.logits)

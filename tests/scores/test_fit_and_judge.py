@@ -9,7 +9,7 @@ import torch
 from sample_scores import NAMES, sample, spec_of
 
 from labelwise.base.groups import Groups
-from labelwise.calibration import Choice, isotonic, platt
+from labelwise.calibration import isotonic, platt
 from labelwise.decide import NEVER, AtMost, ExpectedF, Threshold, TopK, find_promise
 from labelwise.decide.promised_rules import same_sets
 from labelwise.errors import CheckpointError, DataError, SettingsError
@@ -88,15 +88,6 @@ def test_auto_chooses_once_and_says_what_it_compared():
     assert "temperature" in names
     assert judged.made.link_words.startswith(names[0].replace(" ", "-"))
     assert "chosen by log loss over 5 folds" in judged.evaluation.calibrator
-
-
-def test_auto_may_leave_the_scores_as_they_are(monkeypatch):
-    predictions = sample(60)
-    fitted = (None, "", Choice(predictions.link, "as it is", (), 5))
-    monkeypatch.setattr("labelwise.scores.fit.fit_calibrator", lambda *rows, **options: fitted)
-    kept = judge(table_of(predictions), FitPlan("auto"), query_length=0)
-    assert (kept.made.link, kept.evaluation.after, kept.link) == (None, None, predictions.link)
-    assert "as they are" in kept.evaluation.notes[1]
 
 
 def test_roles_that_overlap_are_refused():

@@ -327,3 +327,11 @@ def test_a_source_that_no_file_can_have(tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LabelwiseError):
         load(source, check_files=False)
+
+
+def test_the_column_of_labels_may_be_named_and_the_photos_be_found(folder):
+    """Oracle: the same table, read without a word. The named column was forgotten."""
+    table = folder.text("t.csv", "Foto;Tags\na.jpg;\nb.jpg;dog, cat\nc.jpg;dog\nd.jpg;cat\n")
+    plain = load(table, check_files=False)
+    named = load(table, check_files=False, columns={"labels": "Tags"})
+    assert (named.space.names, states(named)) == (("cat", "dog"), states(plain))

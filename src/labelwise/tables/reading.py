@@ -164,7 +164,9 @@ def readings(table: Sequence[Cells], given: Given, text_only: bool) -> tuple[lis
     broken: DataError | None = None
     for role in possible:
         try:
-            points = [[role], *_points(table, {**given, **role.options}, text_only)]
+            settled = dict(given)
+            _lay_over(settled, role.options)
+            points = [[role], *_points(table, settled, text_only)]
         except DataError as error:  # its cells cannot be read so
             broken, clear = broken or error, False
             continue
