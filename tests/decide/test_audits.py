@@ -123,10 +123,11 @@ def test_small_tables_are_known_and_a_wrong_tag_is_dropped():
         assert (verdict.guaranteed, verdict.certain, verdict.uses) == (True, True, sum(sizes))
         assert "known, not estimated" in verdict.sentence()
         assert audit.count <= sum(sizes)
-    right = [np.ones(4, bool), np.zeros(4, bool)]
-    verdict = answered(Audit([4, 4]), right).verdict()
+    right = [np.ones(4, bool), np.zeros(4, bool), np.zeros(4, bool)]
+    verdict = answered(Audit([4, 4, 4]), right).verdict()
     assert (verdict.guaranteed, verdict.kept) == (True, (0,))
-    assert "1 of 2 tags is kept: at least 90 % of these 4 uses together" in verdict.sentence()
+    assert "1 of 3 tags is kept: at least 90 % of these 4 uses together" in verdict.sentence()
+    assert verdict.sentence().endswith("2 were dropped.")
     alone = answered(Audit([1]), [np.zeros(1, bool)]).verdict()
     assert not alone.guaranteed
     assert alone.sentence().startswith("Nothing is guaranteed")
