@@ -103,7 +103,9 @@ def test_interval_is_the_beta_binomial_one():
     assert said.high - said.low > WIDEST  # so it is not shown as a list
     low = f"{100 * said.low:.2g}"
     assert said.stated().kind == "none"
-    assert said.stated().sentence == f"No estimate: between {low} and 100 % of it may be wrong."
+    assert (
+        said.stated().sentence == f"No estimate: between {low} and 100 % of this list may be wrong."
+    )
     words = replace(said, low=0.6).stated().sentence
     assert words.startswith(f"About {100 * said.wrong:.2g} % of this list of {listed} photos is ")
     assert words.endswith(": 40 of 480 test photos that do not match score this high.")

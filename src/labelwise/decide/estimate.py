@@ -377,8 +377,9 @@ class ListEstimate:
             short = f"a list of {counted(self.listed, 'photo')} is too short; look at all of it"
             return Statement("none", f"No estimate: {short}.")
         if self.high - self.low > WIDEST:
-            between = f"between {_percent(self.low)} and {_percent(self.high)} % of it may be wrong"
-            return Statement("none", f"No estimate: {between}.", None, self.low, self.high)
+            ends = f"between {_percent(self.low)} and {_percent(self.high)} %"
+            words = f"No estimate: {ends} of this list may be wrong."
+            return Statement("none", words, None, self.low, self.high)
         score = "scores" if self.test_wrong == 1 else "score"
         words = (
             f"About {_percent(self.wrong)} % of this list of {counted(self.listed, 'photo')} is "
