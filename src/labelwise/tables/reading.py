@@ -573,7 +573,8 @@ def _columns_of_few_words(free: Sequence[Cells], kinds: Mapping[str, str]) -> li
     found = []
     for cells in columns:
         sharing = [cells.counts[text] for text in cells.texts if text.casefold() in shared]
-        if 2 * sum(sharing) >= sum(cells.counts[text] for text in cells.texts):
+        filled = sum(cells.counts[text] for text in cells.texts)
+        if 2 * sum(sharing) >= filled and not all(map(NUMBER.fullmatch, cells.texts)):
             found.append(cells.name.strip())
     return found if len(shared) <= MOST_SHARED else []
 
