@@ -156,6 +156,17 @@ class Reading:
 Given = Mapping[str, Any]
 
 
+def combined(choices: Iterable[RoleChoice], joint: str = "; ") -> RoleChoice:
+    """Return one choice that makes all of these; it is clear if they all are."""
+    options: dict[str, Any] = {}
+    several = list(choices)
+    for choice in several:
+        _lay_over(options, choice.options)
+    phrase = joint.join(choice.phrase for choice in several if choice.phrase)
+    note = "; ".join(choice.note for choice in several if choice.note)
+    return RoleChoice(options, phrase, note, all(choice.clear for choice in several))
+
+
 def readings(table: Sequence[Cells], given: Given, text_only: bool) -> tuple[list[Reading], bool]:
     """Return the readings of a table, best first, and whether the first one is clearly right."""
     found: list[Reading] = []
@@ -200,18 +211,16 @@ def _lay_over(options: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 def _points(table: Sequence[Cells], given: Given, text_only: bool) -> Iterator[list[RoleChoice]]:
     """Yield the possible answers to each point that is open once the columns' roles are known."""
-    by_name = {cells.name.strip(): cells for cells in table}
-    columns = given["columns"]
-    split = columns.get("split") or ("split" if "split" in by_name else None)
-    if split in by_name and split not in given["ignore"]:
-        yield split_points(by_name[split], given)
-    labels = columns.get("labels") or ("labels" if "labels" in by_name else None)
-    if given.get("one_hot") is None and labels is not None:
-        names = [labels] if isinstance(labels, str) else labels
-        yield label_points([by_name[name] for name in names if name in by_name], given)
-        return
-    one_hot = {*_one_hot(table, given, text_only)}
-    yield state_points([cells for cells in table if cells.name.strip() in one_hot], given)
+    header, by_name = [cells.name for cells in table], {cells.name: cells for cells in table}
+    columns, ignore, one_hot = given["columns"], given["ignore"], given.get("one_hot")
+    layout = find_columns(header, given["where"], columns, ignore, text_only, one_hot)
+    if layout.split is not None:
+        yield split_points(by_name[layout.split], given)
+    if layout.labels is None:
+        yield state_points([by_name[name] for name in layout.one_hot], given)
+    else:
+        names = (layout.labels, *layout.more_labels)
+        yield label_points([by_name[name] for name in names], given)
 
 
 def _taken(table: Sequence[Cells], given: Given, text_only: bool) -> set[str]:
@@ -233,17 +242,6 @@ def _taken(table: Sequence[Cells], given: Given, text_only: bool) -> set[str]:
     return taken
 
 
-def _one_hot(table: Sequence[Cells], given: Given, text_only: bool) -> list[str]:
-    if given.get("one_hot") is not None:
-        return [name.strip() for name in given["one_hot"]]
-    taken = _taken(table, given, text_only)
-    return [
-        cells.name.strip()
-        for cells in table
-        if cells.name.strip() not in taken and not ROW_NUMBERS.fullmatch(cells.name)
-    ]
-
-
 # Which column means what
 
 
@@ -253,13 +251,8 @@ def roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleCho
     for path in path_roles(table, given, text_only):
         columns = {**given["columns"], **path.options.get("columns", {})}
         for role in _label_roles(table, {**given, "columns": columns}, text_only):
-            options: dict[str, Any] = {}
-            _lay_over(options, path.options)
-            _lay_over(options, role.options)
-            phrase = ", ".join(filter(None, (path.phrase, role.phrase)))
-            note = "; ".join(filter(None, (path.note, role.note)))
-            clear, quiet = path.clear and role.clear, role.quiet and not path.note
-            found.append(RoleChoice(options, phrase, note, clear, quiet))
+            both = combined((path, role), ", ")
+            found.append(replace(both, quiet=role.quiet and not path.note))
     return found
 
 
@@ -821,16 +814,8 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
             seen = RoleChoice({"present": [*odd], "absent": [""]}, present_too, clear=False)
             found = [seen, *found[:2]]
         points.append(found)
-    note = _state_note(base, uses)
-    combined = []
-    for choices in product(*points):
-        options: dict[str, Any] = dict(base)
-        for choice in choices:
-            options |= choice.options
-        phrase = "; ".join(choice.phrase for choice in choices)
-        notes = "; ".join(filter(None, (note, *(choice.note for choice in choices))))
-        combined.append(RoleChoice(options, phrase, notes, all(choice.clear for choice in choices)))
-    return combined
+    usual = RoleChoice(base, note=_state_note(base, uses))
+    return [combined((usual, *choices)) for choices in product(*points)]
 
 
 def _pair(words: set[str]) -> tuple[str, str] | None:
@@ -979,16 +964,8 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
             continue
         words = word_points(parts, given, numbers)
         joined = [] if nested or numbers or written else blank_points(counts, parts, mark, given)
-        for word, alike in product(words, alike_points(parts, given)):
-            for blank in joined or [RoleChoice()]:
-                several = (mark, word, alike, blank)
-                options: dict[str, Any] = {}
-                for choice in several:
-                    options |= choice.options
-                phrase = "; ".join(choice.phrase for choice in several if choice.phrase)
-                note = "; ".join(choice.note for choice in several if choice.note)
-                clear = all(choice.clear for choice in several)
-                found.append(RoleChoice(options, phrase, note, clear))
+        alike = alike_points(parts, given)
+        found += map(combined, product([mark], words, alike, joined or [RoleChoice()]))
     return found
 
 
