@@ -229,7 +229,10 @@ def _delimited_batches(
         include_columns=columns,
         strings_can_be_null=False,
     )
-    empty = repeated = 0
+    needless = {"without a photo and labels": [""] * len(wanted)}
+    if len(wanted) > 1:  # tables that were put together
+        needless["with the names of the columns again"] = wanted
+    spared: Counter[str] = Counter()
     try:
         stream = source if isinstance(source, Path) else pa.BufferReader(source)
         with arrow_csv.open_csv(stream, reading, parsing, converting) as reader:
@@ -240,14 +243,10 @@ def _delimited_batches(
                     looked = True
                     layout.require_whole()
                 batch = pa.record_batch(_from_cells(batch.columns), wanted)
-                again = _repeated_header(batch, wanted)
-                if again is not None:
-                    repeated += int(again.sum())
-                    batch = batch.filter(pa.array(~again))
-                blank = _blank_rows(batch)
-                if blank is not None:
-                    empty += int(blank.sum())
-                    batch = batch.filter(pa.array(~blank))
+                for why, cells in needless.items():
+                    if (same := _rows_of(batch, cells)).any():
+                        spared[why] += int(same.sum())
+                        batch = batch.filter(pa.array(~same))
                 yield batch
     except pa.ArrowInvalid as error:
         if not skip_broken:
@@ -256,32 +255,17 @@ def _delimited_batches(
         if "Empty CSV" in reason or "Could not skip" in reason:  # the header is all there is
             return
         raise DataError(f"{layout.name}: the table cannot be read ({reason})") from None
-    if empty:
-        left_out.append(f"left out: {counted(empty, 'row')} without a photo and labels")
-    if repeated:
-        left_out.append(f"left out: {counted(repeated, 'row')} with the names of the columns again")
+    left_out += [f"left out: {counted(count, 'row')} {why}" for why, count in spared.items()]
 
 
-def _repeated_header(batch: Any, names: Sequence[str]) -> NDArray[np.bool_] | None:
-    """Return which rows repeat the header, as tables do that were put together, None if none."""
-    again: NDArray[np.bool_] | None = None
-    for name, column in zip(names, batch.columns, strict=True):
-        same = np.asarray(pc.equal(column, name))
-        again = same if again is None else again & same
-        if not again.any():
-            return None
-    return again if len(names) > 1 else None
-
-
-def _blank_rows(batch: Any) -> NDArray[np.bool_] | None:
-    """Return which rows hold nothing but blanks, None if no row does."""
-    blank: NDArray[np.bool_] | None = None
-    for column in batch.columns:
-        empty = np.asarray(pc.equal(pc.binary_length(column), 0))
-        blank = empty if blank is None else blank & empty
-        if not blank.any():
-            return None
-    return blank
+def _rows_of(batch: Any, cells: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which rows hold these cells."""
+    same = np.ones(batch.num_rows, np.bool_)
+    for column, cell in zip(batch.columns, cells, strict=True):
+        same &= np.asarray(pc.equal(column, cell))
+        if not same.any():
+            break
+    return same
 
 
 def open_json(path: Path) -> TabularFile:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from xml.etree import ElementTree
 
 from labelwise.base.text import counted, one_line
@@ -83,7 +83,7 @@ class TextFile:
     source: Path | bytes
     notes: tuple[str, ...] = ()
 
-    def open(self) -> Any:
+    def open(self) -> BinaryIO:
         return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
 
 
@@ -101,8 +101,6 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
     """Return the text of a file: as ``encoding`` says, or by its first bytes, UTF-8 or cp1252."""
     with path.open("rb") as stream:
         start = stream.read(LOOKED_AT)
-    packed = start.startswith(b"\x1f\x8b")
-    notes: list[str] = []
     for kind, first in OTHER_FILES.items():
         if start.lstrip().lower().startswith(first):
             raise DataError(f"{path.name}: this is {kind}, not a table; give or export a CSV file")
@@ -110,39 +108,49 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
         raise DataError(f"{path.name}: an Excel file of the old kind (.xls); save it as CSV UTF-8")
     if start.startswith(b"PK\x03\x04"):
         return TextFile(workbook_as_csv(path), (f"{path.name} is an Excel workbook",))
-    if packed:
-        try:
-            content = gzip.decompress(path.read_bytes())
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path.name}: the gzip file is broken ({error})") from None
-        start = content[:LOOKED_AT]
+    plain = TextFile(path)
+    if start.startswith(b"\x1f\x8b"):
+        plain = TextFile(_unpacked(path))
+        with plain.open() as stream:
+            start = stream.read(LOOKED_AT)
+    encoding, guessed = encoding or _by_first_bytes(start), False
     if encoding is None:
-        encoding = _by_first_bytes(start)
-    if encoding is None:
-        with io.BytesIO(content) if packed else path.open("rb") as whole:
-            encoding = None if _is_utf8(whole, path.name) else WINDOWS
-        if encoding == WINDOWS:
-            if not packed:
-                _require_no_utf8(path)
-            _require_western(path.name, content if packed else path.read_bytes())
-            notes.append("")
-    if encoding is None:
-        plain = content if packed else path
-        if b"\n" not in start and b"\r" in start:  # of old Macs
-            plain = (content if packed else path.read_bytes()).replace(b"\r", b"\n")
-        return TextFile(plain)
+        with plain.open() as stream:
+            guessed = not _is_utf8(stream, path.name)
+        if not guessed and (b"\n" in start or b"\r" not in start):
+            return plain
+    with plain.open() as stream:
+        content: bytes = stream.read()
+    if guessed:
+        _require_no_utf8(path.name, content)
+        _require_western(path.name, content)
+        encoding = WINDOWS
+    elif encoding is None:  # of old Macs
+        return TextFile(content.replace(b"\r", b"\n"))
     try:
-        text = (content if packed else path.read_bytes()).decode(encoding).removeprefix("\ufeff")
+        text = content.decode(encoding).removeprefix("\ufeff")
     except LookupError:
         raise SettingsError(f"there is no encoding {encoding!r}; one is cp1252") from None
     except UnicodeError as error:
         way_out = "save the table as UTF-8, or name its encoding with --set encoding=NAME"
         raise DataError(f"{path.name}: it is not {encoding} text ({error}); {way_out}") from None
-    if notes:
-        word = next((word for word in re.findall(r"\w+", text) if not word.isascii()), "")
-        such = f", such as {word!r}" if word else ""
-        notes = [f"{path.name} is not UTF-8; it is read as Windows text (cp1252){such}"]
-    return TextFile(text.encode(), tuple(notes))
+    if not guessed:
+        return TextFile(text.encode())
+    word = next((word for word in re.findall(r"\w+", text) if not word.isascii()), "")
+    such = f", such as {word!r}" if word else ""
+    note = f"{path.name} is not UTF-8; it is read as Windows text (cp1252){such}"
+    return TextFile(text.encode(), (note,))
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as stream:
+            content = stream.read(LARGEST_BOOK + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path.name}: the gzip file is broken ({error})") from None
+    if len(content) > LARGEST_BOOK:
+        raise DataError(f"{path.name}: the unpacked table is too large; unpack it to a file")
+    return content
 
 
 def _by_first_bytes(start: bytes) -> str | None:
@@ -172,18 +180,15 @@ def _is_utf8(stream: BinaryIO, name: str) -> bool:
     return is_utf8 and not decoder.getstate()[0]
 
 
-def _require_no_utf8(path: Path) -> None:
-    """Stop at the first line that is not UTF-8, if other letters beyond ASCII are."""
-    broken, right, wrong = 0, 0, 0
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            letters = [letter for letter in line.decode(errors="replace") if letter > "\x7f"]
-            wrong += letters.count("\ufffd")
-            right += sum(letter not in "\ufffd\ufeff" for letter in letters)
-            broken = broken or number * ("\ufffd" in letters)
-    if right and right >= wrong:
+def _require_no_utf8(name: str, content: bytes) -> None:
+    """Stop at the first line that is not UTF-8, if most letters beyond ASCII are."""
+    letters = Counter(sign for sign in content.decode(errors="replace") if sign > "\x7f")
+    wrong, marks = letters["\ufffd"], letters["\ufeff"]
+    if letters.total() - wrong - marks >= max(wrong, 1):
+        lines = enumerate(content.split(b"\n"), 1)
+        broken = next(n for n, line in lines if "\ufffd" in line.decode(errors="replace"))
         raise DataError(
-            f"{path.name}, line {broken}: it is not UTF-8 text, and others are; correct it, "
+            f"{name}, line {broken}: it is not UTF-8 text, and others are; correct it, "
             "or save the whole table as UTF-8"
         )
 
