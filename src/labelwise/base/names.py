@@ -72,18 +72,12 @@ class Names(Sequence[str]):
         return np.unique(codes, return_index=True)[1][codes]
 
     def first_repeat(self) -> tuple[int, int] | None:
-        hashes = np.fromiter(map(hash, self), np.int64, len(self))
-        ordered = np.sort(hashes)
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        if not len(repeated):
+        codes = self.codes()  # in the order in which texts come for the first time
+        again = codes[1:] <= np.maximum.accumulate(codes)[:-1]
+        if not again.any():
             return None
-        rows = np.flatnonzero(np.isin(hashes, repeated))
-        seen: dict[str, int] = {}
-        for row in rows.tolist():
-            first = seen.setdefault(self[row], row)
-            if first != row:
-                return first, row
-        return None
+        row = 1 + int(again.argmax())
+        return int((codes == codes[row]).argmax()), row
 
     @staticmethod
     def concatenate(parts: Iterable["Names"]) -> "Names":

@@ -170,7 +170,6 @@ def read_lists(
     dictionary = unquoted(dictionary)
     numbers: list[list[int]] = [[] for _ in dictionary]
     everything = np.zeros(len(null), np.bool_)
-    first = np.unique(code, return_index=True)[1]  # each word of the dictionary occurs
     for index, text in enumerate(dictionary):
         word = vocabulary.spelled(text)
         if word == EVERYTHING:
@@ -178,7 +177,8 @@ def read_lists(
         elif (meaning := words.get(word.casefold())) == "unknown":
             null[parents[code == index]] = True
         elif word and meaning is None:
-            numbers[index] = vocabulary.path(word, at(int(parents[first[index]])))
+            row = int(parents[(code == index).argmax()]) if vocabulary.closed else 0
+            numbers[index] = vocabulary.path(word, at(row))
     named = pa.array(numbers, pa.list_(pa.int32())).take(pa.array(code))
     number = np.asarray(pc.list_flatten(named))
     parents = parents[np.asarray(pc.list_parent_indices(named), np.int64)]
@@ -255,10 +255,17 @@ def read_one_hot(
     minus_ones = False
     for start, end in _of_one_type(columns, max(1, batch.num_rows)):
         column = pa.concat_arrays(columns[start:end])  # one after the other: a call costs 30 µs
-        text = _plain(column)
-        if pa.types.is_floating(column.type):
-            text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
-        state_of = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
+        text = column.cast(pa.large_string())
+        code = pc.index_in(text, value_set=words)
+        if code.null_count:  # cells that are not words as they stand
+            rest = code.is_null()
+            plain = _plain(column.filter(rest))
+            if pa.types.is_floating(column.type):
+                plain = pc.if_else(pc.equal(plain, "nan"), "", plain)
+            found = pc.index_in(plain, value_set=words)
+            code = pc.replace_with_mask(code, rest, pc.fill_null(found, len(known)))
+            text = pc.replace_with_mask(text, rest, plain)
+        state_of = np.asarray(code)
         if minus_one is not None and not minus_ones:
             minus_ones = pc.any(pc.is_in(text, value_set=pa.array(MINUS_ONES, text.type))).as_py()
         states[:, start:end] = values[state_of].reshape(end - start, batch.num_rows).T

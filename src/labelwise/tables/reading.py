@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, islice, product
 from math import nan
 from pathlib import Path
@@ -1039,9 +1039,13 @@ def is_written_list(texts: Iterable[str]) -> bool:
 
 def split_text(text: str, separator: str | Sequence[str]) -> list[str]:
     """Return the parts of a cell that are not empty."""
-    marks = [separator] if isinstance(separator, str) else sorted(separator, key=len)[::-1]
-    parts = re.split("|".join(map(re.escape, marks)), text)
-    return [part.strip() for part in parts if part.strip()]
+    marks = (separator,) if isinstance(separator, str) else tuple(separator)
+    return [part.strip() for part in _at_marks(marks).split(text) if part.strip()]
+
+
+@lru_cache
+def _at_marks(marks: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(marks, key=len)[::-1])))
 
 
 @dataclass(frozen=True)

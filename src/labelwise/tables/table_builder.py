@@ -209,7 +209,8 @@ class TableBuilder:
         everything = np.concatenate([rows.everything for rows in self.unknown])
         present = _sets(self.present, columns, len(space))
         unknown = _sets(self.unknown, columns, len(space))
-        soft = self._soft_labels(columns, len(space), name) if self.soft else None
+        is_soft = any(len(rows.numbers) for rows in self.soft)
+        soft = self._soft_labels(columns, len(space), name) if is_soft else None
         if len(unknown.columns):
             _reject_both(present, unknown, "present and unknown", space.names, name)
         stated = present

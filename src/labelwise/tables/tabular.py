@@ -210,13 +210,14 @@ def _delimited_batches(
 
     Rows in which all wanted cells are empty, as spreadsheets write below a table, are left out.
     """
-    looked, source, above = skip_broken, layout.text.source, layout.above
+    source, above, marks = layout.text.source, layout.above, layout.text.marks
+    looked = skip_broken or '"' not in marks
     left_out.clear()
     if skip_broken and (broken := layout.broken()):
         left_out[:] = [f"left out: {layout.complaint(broken)}"]
         source = b"".join(content for _, content, whole in layout.records() if whole)
     places = {from_cell(name): str(place) for place, name in reversed([*enumerate(names)])}
-    columns = [places[name] for name in wanted]
+    chosen = [places[name] for name in wanted]
     reading = arrow_csv.ReadOptions(
         block_size=BLOCK_BYTES,
         use_threads=False,
@@ -225,8 +226,8 @@ def _delimited_batches(
     )
     parsing = arrow_csv.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True)
     converting = arrow_csv.ConvertOptions(
-        column_types=dict.fromkeys(columns, pa.string()),
-        include_columns=columns,
+        column_types=dict.fromkeys(chosen, pa.string()),
+        include_columns=chosen,
         strings_can_be_null=False,
     )
     needless = {"without a photo and labels": [""] * len(wanted)}
@@ -242,7 +243,8 @@ def _delimited_batches(
                 if not looked and pc.any(pc.match_substring(cells, "\n")).as_py():
                     looked = True
                     layout.require_whole()
-                batch = pa.record_batch(_from_cells(batch.columns), wanted)
+                columns = _from_cells(batch.columns) if "'" in marks else batch.columns
+                batch = pa.record_batch(columns, wanted)
                 for why, cells in needless.items():
                     if (same := _rows_of(batch, cells)).any():
                         spared[why] += int(same.sum())

@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 from xml.etree import ElementTree
@@ -82,6 +82,7 @@ class TextFile:
 
     source: Path | bytes
     notes: tuple[str, ...] = ()
+    marks: frozenset[str] = frozenset("'\"")  # that are somewhere in it, as far as is known
 
     def open(self) -> BinaryIO:
         return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
@@ -115,10 +116,10 @@ def open_text(path: Path, encoding: str | None = None) -> TextFile:
             start = stream.read(LOOKED_AT)
     encoding, guessed = encoding or _by_first_bytes(start), False
     if encoding is None:
-        with plain.open() as stream:
-            guessed = not _is_utf8(stream, path.name)
-        if not guessed and (b"\n" in start or b"\r" not in start):
-            return plain
+        looked = _looked_at(plain, path.name)
+        guessed = looked is None
+        if looked is not None and (b"\n" in start or b"\r" not in start):
+            return looked
     with plain.open() as stream:
         content: bytes = stream.read()
     if guessed:
@@ -162,22 +163,29 @@ def _by_first_bytes(start: bytes) -> str | None:
     return "utf-16-le" if second > first else "utf-16-be"
 
 
-def _is_utf8(stream: BinaryIO, name: str) -> bool:
-    """Return whether a text is UTF-8; stop at a null byte, which no text of single bytes holds."""
+def _looked_at(plain: TextFile, name: str) -> TextFile | None:
+    """Return a text with the quotes in it, None if it is not UTF-8.
+
+    Stop at a null byte, which no text of single bytes holds.
+    """
     decoder, is_utf8, lines = codecs.getincrementaldecoder("utf-8")(), True, 1
-    while block := stream.read(HEAD_BYTES):
-        if (place := block.find(b"\0")) >= 0:
-            line = lines + block.count(b"\n", 0, place)
-            raise DataError(
-                f"{name}, line {line}: a null byte, which UTF-8 text does not hold; "
-                "save the table as UTF-8, or name its encoding with `--set encoding=NAME`"
-            )
-        lines += block.count(b"\n")
-        try:
-            decoder.decode(block) if is_utf8 else None
-        except UnicodeDecodeError:
-            is_utf8 = False
-    return is_utf8 and not decoder.getstate()[0]
+    marks = set()
+    with plain.open() as stream:
+        while block := stream.read(HEAD_BYTES):
+            if (place := block.find(b"\0")) >= 0:
+                line = lines + block.count(b"\n", 0, place)
+                raise DataError(
+                    f"{name}, line {line}: a null byte, which UTF-8 text does not hold; "
+                    "save the table as UTF-8, or name its encoding with `--set encoding=NAME`"
+                )
+            lines += block.count(b"\n")
+            marks |= {mark for mark in plain.marks if mark.encode() in block}
+            try:
+                decoder.decode(block) if is_utf8 else None
+            except UnicodeDecodeError:
+                is_utf8 = False
+    whole = is_utf8 and not decoder.getstate()[0]
+    return replace(plain, marks=frozenset(marks)) if whole else None
 
 
 def _require_no_utf8(name: str, content: bytes) -> None:
