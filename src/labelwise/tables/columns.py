@@ -177,7 +177,8 @@ def read_lists(
         elif (meaning := words.get(word.casefold())) == "unknown":
             null[parents[code == index]] = True
         elif word and meaning is None:
-            row = int(parents[(code == index).argmax()]) if vocabulary.closed else 0
+            strange = vocabulary.closed and word not in vocabulary.numbers  # this one stops it
+            row = int(parents[(code == index).argmax()]) if strange else 0
             numbers[index] = vocabulary.path(word, at(row))
     named = pa.array(numbers, pa.list_(pa.int32())).take(pa.array(code))
     number = np.asarray(pc.list_flatten(named))

@@ -447,7 +447,9 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
     for name in [name for name, kind in others.items() if kind == "labels" and levels[name] < 2]:
         if words and words.issuperset(map(str.casefold, by_name[name].texts)):
             kinds[name] = others[name] = "states"  # most of its cells are words of the others
-            block = [other for other in kinds if other in block or other == name]
+            block.append(name)
+    chosen = {*block}
+    block = [name for name in kinds if name in chosen]
     shares = [name for name, kind in others.items() if kind == "shares" and levels[name] < 2]
     if named and (len(block) < 2 or exact):
         beside = [n for n, k in kinds.items() if re.fullmatch(r"column \d+", n) and k != "numbers"]
@@ -674,7 +676,7 @@ def _block_roles(
     unsure = [name for name in block if len(name) > 1 and record_level(name)]
     if as_written:  # by labelwise itself, where a column such as 'row' or 'train' is a label
         unsure = []
-    unsure += [name for name in block if _says_none(name, block)]
+    unsure += _saying_none(block)
     unsure = list(dict.fromkeys([*unsure, *_other_words(by_name, block)]))
     within, plain = {*block}, [name for name in kinds if not record_level(name)]
     empty = [n for n, kind in kinds.items() if kind == "nothing" and record_level(n) < 2]
@@ -707,12 +709,16 @@ def _block_roles(
     return found
 
 
-def _says_none(name: str, labels: Sequence[str]) -> bool:
-    """Return whether a column may say that a photo has none of the other labels."""
-    text = name.replace("_", " ").casefold()
-    others = {part for label in labels if label != name for part in name_parts(label)}
-    is_word = len(text) > 3 and name not in MEANINGS and others.isdisjoint(name_parts(name))
-    return is_word and text not in ABSENT and no_label(text) != ""
+def _saying_none(labels: Sequence[str]) -> list[str]:
+    """Return the columns that may say that a photo has none of the other labels."""
+    uses = Counter(part for label in labels for part in {*name_parts(label)})
+    found = []
+    for label in labels:
+        text = label.replace("_", " ").casefold()
+        alone = len(text) > 3 and all(uses[part] == 1 for part in name_parts(label))
+        if alone and label not in MEANINGS and text not in ABSENT and no_label(text):
+            found.append(label)
+    return found
 
 
 def _left_out(names: Sequence[str]) -> str:
