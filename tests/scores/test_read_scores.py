@@ -124,11 +124,12 @@ def test_a_table_of_a_spreadsheet_is_read_as_it_is_meant(tmp_path, yes, no, enco
     """Oracle: the numbers and labels that the cells were written from."""
     rng = np.random.default_rng(0)
     probs, labels = np.round(rng.random((30, 2)), 3), rng.integers(0, 2, (30, 2))
-    lines = [["Datei", "score:Bär", "score:dog", "label:Bär", "label:dog"]]
+    head = ["Datei", "score:Bär", "score:dog", "label:Bär", "label:dog"]
+    lines = [["Auswertung", *[""] * 4], head]
     for row in range(30):
         numbers = [f"{value:.3f}".replace(".", ",") for value in probs[row]]
         lines.append([f"{row}.jpg", *numbers, *((no, yes)[value] for value in labels[row])])
-    lines[5][3] = "?"
+    lines[6][3] = "?"
     text = "\r\n".join([*map(delimiter.join, lines), 4 * delimiter, ""])
     (tmp_path / "s.csv").write_bytes(text.encode(encoding))
     read = read_scores(tmp_path / "s.csv", "probs").predictions

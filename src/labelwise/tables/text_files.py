@@ -320,7 +320,11 @@ def frame_of(
             error = error or str(broken)
     if not found and error:
         raise DataError(f"{path.name}: the header cannot be read ({error})")
-    ranked = sorted(found, key=lambda item: (item[0], item[1].delimiter == usual), reverse=True)
+    ranked = sorted(
+        found,
+        key=lambda item: (item[0], -item[1].above, item[1].delimiter == usual),
+        reverse=True,
+    )
     if not ranked:
         ranked = [_frame(head, usual or ",", path, header)]
     score, best = ranked[0]
