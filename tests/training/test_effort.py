@@ -140,7 +140,7 @@ def test_good_tries_better_networks_and_keeps_one_beyond_chance(photos, finished
     assert f"Kept: {BETTER_NETWORKS[1]}, head solved." in note
 
 
-@pytest.mark.parametrize("network", ["hgnetv2_b0", "tiny_vit_5m_224", "vit_small_patch14_dinov2"])
+@pytest.mark.parametrize("network", ["hgnetv2_b0", "tiny_vit_5m_224", "test_vit2"])
 def test_a_head_is_solved_on_a_random_network_of_each_family(network, photos, tmp_path):
     flags = {"features": network, "image_size": 56, "hardware.accelerator": "cpu"}
     flags["hardware.features_cache"] = str(tmp_path / "features")

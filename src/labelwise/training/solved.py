@@ -28,7 +28,8 @@ from labelwise.decide import Rule, Threshold
 from labelwise.errors import ImageError
 from labelwise.evaluation import Evaluation
 from labelwise.eyes import Eye, features
-from labelwise.eyes.fit import Fitted, fit, fit_noted, loss_of
+from labelwise.eyes.fit import MOST_NAMED, Fitted, fit, fit_named, fit_noted, loss_of
+from labelwise.eyes.kinds import directions
 from labelwise.links import Link
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
@@ -68,6 +69,10 @@ class FeatureSource(ABC):
     def loss(self, solving: "Solving") -> tuple[ConvexLoss[Any], Link]:
         """Return the loss of the rows of the pool, and the link of its logits."""
 
+    def directions(self, names: tuple[str, ...], features: Any) -> NDArray[np.float64] | None:
+        """Return the directions (K, D) of scores by the names of labels, None where none has."""
+        return None
+
     @abstractmethod
     def saver(self, solving: "Solving", fitted: Fitted[Any] | None, method: str) -> Save:
         """Return what writes the model under a link and a rule; None: the one that is saved."""
@@ -103,6 +108,9 @@ class EyeSource(FeatureSource):
     def loss(self, solving: Solving) -> tuple[ConvexLoss[Any], Link]:
         labels, observed = solving.splits["train"].targets()
         return loss_of(solving.settings.method, labels.astype(np.float64), observed)
+
+    def directions(self, names: tuple[str, ...], features: Any) -> NDArray[np.float64] | None:
+        return directions(self.eye, names, features)
 
     def saver(self, solving: Solving, fitted: Fitted[Any] | None, method: str) -> Save:
         folder, space = solving.run.path, solving.table.space
@@ -205,7 +213,16 @@ def solve(solving: Solving) -> tuple[dict[str, Predictions], Fitted[Any]]:
         fitted = fit_noted(seen["train"], labels, observed, several=solving.several, **how)
     if fitted is None:
         loss, own = solving.source.loss(solving)
-        fitted = fit(seen["train"], labels, observed, loss=loss, link=own, **how)
+        how |= {"loss": loss, "link": own}
+        fitted = fit(seen["train"], labels, observed, **how)
+        towards = None
+        if settings.method == "bce" and len(pool) <= MOST_NAMED:
+            towards = solving.source.directions(names, seen["train"])
+        if towards is not None:
+            named = fit_named(seen["train"], labels, observed, towards, fitted, **how)
+            if named is not None:
+                fitted = named
+                watch.say("the head begins with what the network knows of the labels' names")
     for note in fitted.notes:
         watch.say(note)
     folds = int(fitted.folds.max()) + 1

@@ -19,7 +19,7 @@ classifier is EfficientNet-Lite0 from the extra ``weights``. Each text is encode
 import hashlib
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -35,6 +35,7 @@ from torch.nn.functional import normalize
 from labelwise.base.files import replacing
 from labelwise.base.text import counted, first_line
 from labelwise.errors import DataError, SettingsError
+from labelwise.eyes.kinds import Kinds, imagenet_kinds
 from labelwise.eyes.session import open_session
 from labelwise.learn.backbones import Backbone, create_classifier
 from labelwise.learn.backbones.weights import PRETRAINED, architecture_of
@@ -47,64 +48,11 @@ from labelwise.photos.words.text_image import (
 )
 from labelwise.photos.words.word_list import WordList, usual_texts
 
-SYNSETS_FILE = "imagenet_synsets.tsv"
 CONCEPTS_FILE = "concepts.toml"
-CLASSES = 1000
-SAME_NAMES = 0.95  # of the classes, to be ImageNet's
 SAME_TEXT, SAME_ROW = 0.95, 0.999  # cosines
 PROBE = "a photo of a dog"
-BEFORE = ("a photo of a ", "a photo of ", "a ", "an ", "the ")
-ENDINGS = (  # WordNet's own rules for plurals
-    *(("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh")),
-    *(("men", "man"), ("ies", "y"), ("s", "")),
-)
 
 Vectors = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """The classes that are kinds of a thing, by its name; of several things the most usual one."""
-
-    classes: dict[str, tuple[int, ...]]
-
-    def of(self, texts: Iterable[str]) -> tuple[int, ...]:
-        numbers = set[int]()
-        for text in texts:
-            name = " ".join(text.casefold().split())
-            name = name.removeprefix(next((word for word in BEFORE if name.startswith(word)), ""))
-            singular = [name.removesuffix(old) + new for old, new in ENDINGS if name.endswith(old)]
-            numbers.update(
-                next((self.classes[n] for n in (name, *singular) if n in self.classes), ())
-            )
-        return tuple(sorted(numbers))
-
-    def are_of(self, names: Sequence[str]) -> bool:
-        if len(names) != CLASSES:
-            return False
-        first = [name.partition(",")[0].casefold() for name in names]
-        same = sum(n in self.classes.get(name, ()) for n, name in enumerate(first))
-        return same >= SAME_NAMES * CLASSES
-
-
-@cache
-def imagenet_kinds() -> Kinds:
-    """Return the hierarchy above ImageNet's classes."""
-    lines = Path(__file__).with_name(SYNSETS_FILE).read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    parents = {synset: above.split() for synset, _, above in rows}
-    below: dict[str, set[int]] = {synset: set() for synset in parents}
-    for number, (synset, _, _) in enumerate(rows[:CLASSES]):
-        todo = [synset]
-        while todo:
-            below[todo[-1]].add(number)
-            todo += parents[todo.pop()]
-    senses: dict[str, tuple[int, str]] = {}  # of a name the most usual one
-    for synset, written, _ in rows:
-        for name, _, sense in (entry.partition("%") for entry in written.split("|")):
-            own = (int(sense or 1), synset)
-            senses[name.casefold()] = min(own, senses.get(name.casefold(), own))
-    return Kinds({name: tuple(sorted(below[synset])) for name, (_, synset) in senses.items()})
 
 
 @dataclass(frozen=True, eq=False)
