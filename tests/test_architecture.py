@@ -102,7 +102,7 @@ CONCRETE_BASES = {
     "Reliability": {"CalibrationSums"},  # the same of every label, to which batches add
     "AnsweredList": {"CheckSession"},  # the second also asks
 }
-SHARED_FIELDS = {"Strict", "ToolAnswer", "ListedPhoto"}  # of requests and answers
+SHARED_FIELDS = {"Strict", "ToolAnswer", "ListedPhoto", "LabelShare"}  # of requests and answers
 
 
 def test_classes_are_abstract_or_final():

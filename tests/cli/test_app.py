@@ -139,10 +139,9 @@ def test_work_that_cannot_be_written_does_not_begin(line, monkeypatch, capsys):
 def test_names_that_are_not_utf8_are_shown_in_a_sentence(tmp_path, monkeypatch, capsys):
     """Oracle: the byte that makes the name, as an escape."""
     odd = os.fsdecode(b"caf\xe9")
-    (tmp_path / "dog").mkdir()
-    (tmp_path / "cat").mkdir()
-    Image.new("RGB", (8, 8)).save(tmp_path / "dog" / f"{odd}.png")
-    Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "1.png")
+    for photo in (f"dog/{odd}.png", "cat/1.png"):
+        (tmp_path / "pets" / photo).parent.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "pets" / photo)
     monkeypatch.chdir(tmp_path)
     Path(f"{odd}.csv").write_text("id,score:cat,score:dog\na,0.5,0.25\nb,0.5,0.75\n")
     Path("labels.csv").write_text("path,labels\na,cat\nb,dog\n")
@@ -150,10 +149,7 @@ def test_names_that_are_not_utf8_are_shown_in_a_sentence(tmp_path, monkeypatch, 
     for words, sentence in (
         (scores, "the name caf\\xe9.csv is not UTF-8; rename it"),
         (("data", "describe", f"{odd}.csv"), "caf\\xe9.csv: its name is not UTF-8; rename it"),
-        (
-            ("data", "convert", ".", "-o", "x.csv"),
-            f"{tmp_path.name}: the file name dog/caf\\xe9.png",
-        ),
+        (("data", "convert", "pets", "-o", "x.csv"), "pets: the file name dog/caf\\xe9.png"),
     ):
         status = call(monkeypatch, *words)
         assert (status, sentence in capsys.readouterr().err) == (1, True), words
@@ -161,7 +157,7 @@ def test_names_that_are_not_utf8_are_shown_in_a_sentence(tmp_path, monkeypatch, 
     assert call(monkeypatch, "evaluate", "scores.csv", *scores[2:], "-o", odd) == 0
     again = f"evaluate scores.csv {' '.join(scores[2:])} -o $'caf\\xe9'"
     assert again in (Path(odd) / "report.html").read_text()  # as bash takes it
-    assert call(monkeypatch, "data", "describe", ".") == 0
+    assert call(monkeypatch, "data", "describe", "pets") == 0
     assert (
         "1 photo with a name that is not UTF-8, such as dog/caf\\xe9.png" in capsys.readouterr().out
     )

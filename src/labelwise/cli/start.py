@@ -76,6 +76,9 @@ EXTRAS = {
 }  # which extra brings a package
 
 
+NAME_SHOWN = 60  # letters before and after one that is not UTF-8, as of a page
+
+
 def _sentence(error: Exception) -> str:
     """Say what went wrong; only what no input or machine can cause is called a bug."""
     if isinstance(error, LabelwiseError):
@@ -87,8 +90,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError) and error.reason.startswith("surrogates"):
         from labelwise.base.text import printable
 
-        line = next(line for line in error.object.splitlines() if printable(line) != line)
-        return f"the name {printable(line)} is not UTF-8; rename it, or choose another"
+        around = error.object[max(0, error.start - NAME_SHOWN) : error.end + NAME_SHOWN]
+        return f"the name {printable(around)} is not UTF-8; rename it, or choose another"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
