@@ -367,7 +367,7 @@ def meet(load: str, behind: str, run: Path, scale: float, seconds: float) -> dic
         work.start()
         time.sleep(3)  # the attack is under way
         seen = measure(road, seconds)
-        statuses = told.get(timeout=60)
+        statuses = told.get(timeout=600)  # a busy machine takes its time to end them
         work.join()
         is_over.set()
         watcher.join()
