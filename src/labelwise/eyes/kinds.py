@@ -75,7 +75,7 @@ def directions(
     """Return what scores labels by their names: (K, D) for the features (N, D) of a head.
 
     The log-odds of all classes of a label together, log P - log(1 - P), bend with the features.
-    Their mean slope over the rows is taken. Rows of labels that are no kind of any class are 0.
+    Their mean slope over the rows is taken. Rows of labels without such a class are 0.
     None where all are, or where the eye does not tell these classes apart.
     """
     if eye.outputs.get("classes") != CLASSES:

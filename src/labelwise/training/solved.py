@@ -70,7 +70,7 @@ class FeatureSource(ABC):
         """Return the loss of the rows of the pool, and the link of its logits."""
 
     def directions(self, names: tuple[str, ...], features: Any) -> NDArray[np.float64] | None:
-        """Return the directions (K, D) of scores by the names of labels, None where none has."""
+        """Return the directions (K, D) of scores by the names of labels, None without any."""
         return None
 
     @abstractmethod
