@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from itertools import chain, islice, product
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -847,8 +847,8 @@ def _odd_states(
     ``opposite`` are the only two, and perhaps a rarer third one, which means unknown.
     """
     shares = [word for word in odd if _share(word)]
-    if given.get("soft"):
-        odd = [word for word in odd if word not in shares]
+    if given.get("soft"):  # other numbers are no shares: the columns' reader names their row
+        odd = [word for word in odd if isnan(_number(word))]
         if not odd:
             return [RoleChoice()]
     if len(shares) == len(odd):
