@@ -292,11 +292,16 @@ def test_pictures_of_the_same_kind_are_alike_and_copies_are_said(tmp_path, pictu
     for row in (TRAIN, TRAIN + 1):  # held-out photos in another size
         with Image.open(pictured_run.parent / "own" / f"{row}.png") as own:
             own.resize((64, 64)).save(tmp_path / "photos" / f"copy-{row}.png")
+    for row in range(3):  # training photos, byte for byte
+        shutil.copy(
+            pictured_run.parent / "own" / f"{row}.png", tmp_path / "photos" / f"own-{row}.png"
+        )
     found, _ = indexed(tmp_path, pictured_run, 1000)
     assert (found.likeness.outcome, found.embedded, found.copies) == ("alike", TEST, 2)
     assert (
-        "2 of 62 photos are held-out ones or near copies of them (70 compared)" in found.sentence()
+        "2 of 65 photos are held-out ones or near copies of them (70 compared)" in found.sentence()
     )
+    assert "3 of 65 photos are ones that the model was trained on" in found.sentence()
 
 
 def test_other_pictures_differ_though_the_model_says_the_same_of_them(tmp_path, pictured_run):

@@ -37,6 +37,7 @@ from labelwise.metrics.shift import (
 )
 from labelwise.photos.index import LIKENESS_FILE, Index
 from labelwise.photos.topk import Rows
+from labelwise.pictures import ImageSource
 from labelwise.pictures.duplicates import NEAR, first_near
 
 if TYPE_CHECKING:  # searches do without torch, which takes seconds to import
@@ -63,8 +64,9 @@ class LibraryLikeness:
     """How like a library of ``rows`` photos is to the held-out ones, and which are far from all.
 
     ``far_rows`` are the farthest first. ``embedded`` held-out photos were compared by embeddings,
-    too; ``copies`` photos are near copies of one of these. One photo was compared of each group of
-    ``grouped`` held-out ones, and of each of ``folders``, where not 0.
+    too; ``copies`` photos are near copies of one of these. ``trained`` photos have the bytes of one
+    that the model was trained on. One photo was compared of each group of ``grouped`` held-out
+    ones, and of each of ``folders``, where not 0.
     """
 
     likeness: Likeness
@@ -76,6 +78,7 @@ class LibraryLikeness:
     grouped: bool = False
     folders: int = 0
     known: str = "held-out"
+    trained: int = 0
 
     def sentence(self) -> str:
         words, all_ = self.likeness.sentence(self.known), f"of {self.rows:,} photos are"
@@ -89,6 +92,9 @@ class LibraryLikeness:
         if self.copies:
             words += f" {self.copies:,} {all_} {self.known} ones or near copies of them "
             words += f"({self.embedded:,} compared)."
+        if self.trained:
+            words += f" {self.trained:,} {all_} ones that the model was trained on: it is surer of "
+            words += "them than of new photos."
         return words
 
 
@@ -212,14 +218,29 @@ def _compared(index: Index, alive: Rows, *, far: bool = True) -> LibraryLikeness
     count = int((distance > 1).sum())
     named = alive[np.argsort(-distance, kind="stable")[: min(count, FAR_KEPT)]]
     facts = (count, tuple(named.tolist()), embedded, copies, grouped, folders, known)
-    return LibraryLikeness(likeness, photos, *facts)
+    return LibraryLikeness(likeness, photos, *facts, trained=_trained_on(index, alive))
+
+
+def _pictures_of(index: Index) -> "HeldOutPictures | None":
+    """Return what the index keeps of its model's photos, None where it is of another model."""
+    known = HeldOutPictures.load(index.folder / PICTURES_FILE)
+    same = known is not None and known.weights_sha256 == index.spec.weights_sha256
+    return known if same else None
+
+
+def _trained_on(index: Index, alive: Rows) -> int:
+    """Return how many of the photos have the bytes of one that the model was trained on."""
+    known = _pictures_of(index)
+    if known is None:
+        return 0
+    rows = index.store.rows_by_hash(map(bytes, known.trained))
+    return int(np.isin(alive, [*rows.values()]).sum())
 
 
 def _pictures(index: Index, kept: Rows) -> tuple[Rows, Floats, Floats] | None:
     """Return places in ``kept``, embeddings and looks of held-out pictures; None if too few."""
-    projection = index.embeddings.projection
-    known = None if projection is None else HeldOutPictures.load(index.folder / PICTURES_FILE)
-    if projection is None or known is None or known.weights_sha256 != index.spec.weights_sha256:
+    projection, known = index.embeddings.projection, _pictures_of(index)
+    if projection is None or known is None:
         return None
     there = np.isin(known.rows, kept)
     if there.sum() < FEWEST:
@@ -229,18 +250,28 @@ def _pictures(index: Index, kept: Rows) -> tuple[Rows, Floats, Floats] | None:
     return np.searchsorted(kept, known.rows[there]), embeddings, looks
 
 
+def _hash_of(images: ImageSource, row: int) -> bytes:
+    """Return the SHA-256 of a photo's bytes, empty where they cannot be read."""
+    try:
+        return hashlib.sha256(images.content(row)).digest()
+    except (LabelwiseError, OSError):
+        return b""
+
+
 @dataclass(frozen=True, eq=False)
 class HeldOutPictures:
     """Features (n, D) and looks (n, W) of some ``rows`` of held-out predictions.
 
     Features ``fitted`` (m, D) of photos that the model was fitted on set the projection of an
     index: one that was fitted on a side of the comparison would make the sides look different.
+    ``trained`` (k, 32) are the SHA-256 of every photo that it was fitted on and can be read.
     """
 
     rows: Rows
     features: Halves
     looks: Halves
     fitted: Halves
+    trained: NDArray[np.uint8]
     weights_sha256: str
 
     @classmethod
@@ -280,6 +311,7 @@ class HeldOutPictures:
         if len(sides[1]) < FEWEST_FITTED or not len(sides[0]):
             return None
         parts: list[Scored] = []
+        hashes = [_hash_of(table.images, row) for row in sides[1].tolist()]
         watch.start("looking at photos of the model", sum(min(len(s), SAMPLE) for s in sides))
         for name, rows in zip(("held-out", "fitted"), sides, strict=True):
             sample = np.sort(rows[np.argsort(audit_order(name, rows))[:SAMPLE]])
@@ -296,7 +328,8 @@ class HeldOutPictures:
         matrices = (own.embeddings, looks, others.embeddings)
         features, looked, fitted = (matrix.astype(np.float16) for matrix in matrices)
         rows = np.array([apart[name] for name in own.ids], np.int64)
-        return cls(rows, features, looked, fitted, weights_sha256)
+        hashed = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)
+        return cls(rows, features, looked, fitted, hashed, weights_sha256)
 
     def save(self, path: Path) -> None:
         arrays = dict(vars(self))
@@ -323,4 +356,5 @@ class HeldOutPictures:
         fits &= all(matrix.dtype == np.float16 and matrix.ndim == 2 for matrix in matrices)
         fits = fits and len(rows) == len(read.features) == len(read.looks) and len(weights) == 64
         fits = fits and read.fitted.shape[1] == read.features.shape[1]
+        fits = fits and read.trained.dtype == np.uint8 and read.trained.shape[1:] == (32,)
         return read if fits and all(np.isfinite(matrix).all() for matrix in matrices) else None
