@@ -1,9 +1,13 @@
-"""A solved run by torch, as on a GPU. Oracle: the same run by ONNX Runtime."""
+"""A solved run by torch, as on a GPU. Oracle: the same run by ONNX Runtime, and by timm."""
 
 import numpy as np
+import pytest
+import timm
 import torch
 
 from labelwise.decide import Threshold
+from labelwise.errors import SettingsError
+from labelwise.exports.hub import export_hub
 from labelwise.eyes import Eye
 from labelwise.learn.predictor import Predictor
 from labelwise.links import Sigmoid
@@ -31,3 +35,27 @@ def test_torch_answers_as_the_solved_run_does(tmp_path):
         by_torch.save(tmp_path)  # for a hub: its name builds it again
         again = Predictor.load(tmp_path).logits(torch.from_numpy(photos))
         torch.testing.assert_close(again, by_torch.logits(torch.from_numpy(photos)))
+
+
+def test_timm_loads_a_head_on_means_alone(tmp_path):
+    """What `train --set means_only=true` writes; other heads on the built-in network are named."""
+    eye, rng, space = Eye.open(), np.random.default_rng(0), LabelSpace(("a", "b"))
+    for number, kept in enumerate((eye.of_means(), eye)):
+        width = sum(kept.outputs[name] for name in kept.head_features)
+        head, folder = (
+            (rng.normal(size=(2, width)) / 30, rng.normal(size=2)),
+            tmp_path / f"{number}",
+        )
+        folder.mkdir()
+        parts = (kept, kept.head_features, *head, space, Sigmoid(), Threshold(0.5))
+        SolvedModel.of(*parts).save(folder)
+    plain, more = (Predictor.load(tmp_path / name) for name in "01")
+    with pytest.raises(SettingsError, match="train with `--set means_only=true` for a folder"):
+        more.model.timm_names()
+    assert export_hub(plain, tmp_path / "hub", lambda folder, model: None).loads_in_timm
+    photo = torch.from_numpy(rng.integers(0, 256, (1, 3, 224, 224), dtype=np.uint8))
+    network = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).eval()
+    mean, std = (torch.tensor(values) for values in (plain.transform.mean, plain.transform.std))
+    with torch.inference_mode():
+        logits = network((photo / 255 - mean[:, None, None]) / std[:, None, None])
+    torch.testing.assert_close(logits, plain.logits(photo), atol=1e-4, rtol=0)

@@ -125,6 +125,11 @@ class Eye:
             )
         return replace(self, transform=transform)
 
+    def of_means(self) -> "Eye":
+        """Return the same eye, of whose features only the means are read."""
+        kept = {name: width for name, width in self.outputs.items() if name in ("means", "classes")}
+        return replace(self, outputs=kept)
+
     @property
     def head_features(self) -> tuple[str, ...]:
         """The outputs that a head is solved on: with the middle of the network all features."""

@@ -79,6 +79,11 @@ class Model(nn.Module):
 
     def timm_names(self) -> dict[str, str]:
         """Return timm's name for each tensor, if timm has such a model; raise if it has none."""
+        if self.backbone.name == EYE:
+            raise SettingsError(
+                "its head reads more features than timm computes; train with `--set "
+                "means_only=true` for a folder that timm and transformers load"
+            )
         if self.backbone.classifier is None:
             raise SettingsError(f"the network {self.backbone.name!r} is not one of timm's")
         if not isinstance(self.head, LinearHead):

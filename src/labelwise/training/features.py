@@ -325,7 +325,7 @@ def frozen_features(
         HeadSpec(name, settings.head_options), backbone.channels, len(table.space)
     ).pools
     as_eye = pooled and (backbone.name, weights) == (BUILT_IN, PRETRAINED)
-    if as_eye and settings.bands is None:
+    if as_eye and settings.bands is None and not settings.means_only:
         from labelwise.learn.backbones.timm_models import EyeBackbone
 
         backbone = EyeBackbone(backbone)
@@ -339,6 +339,7 @@ def frozen_features(
         )
         return FrozenBackbone(backbone.cpu()), rows
     eye = eye if eye.transform == backbone.transform else eye.with_transform(backbone.transform)
+    eye = eye.of_means() if settings.means_only else eye
     seen = eye_features(
         eye, table.images, cache, outputs=eye.head_features, workers=workers, watch=watch
     )

@@ -175,6 +175,8 @@ class Settings(BaseModel):
     ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
     is not trained: its features are computed once, and the head is solved or trained on them.
+    ``means_only`` keeps to the means of the built-in network's last layer, as timm and transformers
+    compute them: their folders need such a head.
     ``squash`` scales whole pictures to the input, so that no edge is cut off. ``reduced_jpeg``
     decodes large JPEGs at a fraction of their size, in training and ever after: several times
     faster, but no other program has the same pixels, so that exports which begin with a picture
@@ -212,6 +214,7 @@ class Settings(BaseModel):
     minutes: float | None = Field(default=None, gt=0)
     backbone: str = AUTO
     features: str | None = None
+    means_only: bool = False
     weights: str | None = None
     start: str | None = None
     image_size: int | None = Field(default=None, ge=8, le=16384)

@@ -152,6 +152,7 @@ def eye_of(settings: Settings) -> Eye | None:
     eye = eye_named(name, weights_of(settings), size, hardware.features_cache, hardware.accelerator)
     if eye is None:
         return None
+    eye = eye.of_means() if settings.means_only else eye
     transform = eye.transform
     if settings.image_size is not None:
         transform = replace(transform, size=settings.image_size)
