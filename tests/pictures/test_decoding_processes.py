@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -131,9 +132,24 @@ def chunks_of(blobs, job, size=4):
                 )
 
 
-def test_slots_are_used_again():
+@pytest.mark.parametrize("one_is_late", [False, True])
+def test_slots_are_used_again_once_they_are_free(one_is_late, monkeypatch):
+    """The late process waits until all slots are taken, and half a second more."""
     blobs = [encoded((30, 20), seed, "BMP") for seed in range(60)]
     work = Work(Kind.RESIZED, Transform(640))
+    with borrowed_processes(2) as lent:
+        for busy in lent._workers:
+            busy.worker.await_start()
+        late, slots, send = lent._workers[0].worker.pid, lent.slots, lent._send
+
+        def counted_send(busy, work, chunk):
+            if chunk.number == slots - 1:
+                threading.Timer(0.5, os.kill, (late, signal.SIGCONT)).start()
+            send(busy, work, chunk)
+
+        if one_is_late:
+            monkeypatch.setattr(lent, "_send", counted_send)
+            os.kill(late, signal.SIGSTOP)
     found = list(chunks_of(blobs, work, size=3))
     for blob, (_, values) in zip(blobs, found, strict=True):
         expected = np.asarray(work.transform.resize(Image.open(BytesIO(blob))))

@@ -125,7 +125,7 @@ class DecodingProcesses:
         more = True
         try:
             while more or yielded < sent:
-                while more:
+                while more and sent - yielded < self.slots:  # the next one's slot is free
                     busy = min(self._workers, key=lambda one: len(one.sent))
                     if len(busy.sent) >= SENT_AHEAD:
                         break
