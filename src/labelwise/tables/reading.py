@@ -1314,10 +1314,10 @@ def reads_as_columns(names: Sequence[str]) -> bool:
         for place, column in enumerate(header, 1)
     ]
     given: dict[str, Any] = {"where": "", "columns": {}, "ignore": []}
-    found, clear = readings(table, given, text_only=True)
-    options = {**given, **found[0].options}
-    columns, ignore = options["columns"], options["ignore"]
     try:
+        found, clear = readings(table, given, text_only=True)
+        options = {**given, **found[0].options}
+        columns, ignore = options["columns"], options["ignore"]
         layout = find_columns(header, "", columns, ignore, True, one_hot=options.get("one_hot"))
     except DataError:
         return False
