@@ -74,7 +74,7 @@ BY_SITE = ("--rule", "best-f", "--by", "site")
         ("time", "moment", PER_DAY, "there is no column 'time'"),
         ("2024-05-01T06:00:00", "yesterday", PER_DAY, "row 1: 'time' must be a time such as"),
         ("T06:00:00", "T06:00:00Z", PER_DAY, "time zone in every row or in none"),
-        ("0,val,road", "0,val,", BY_SITE, "row 1 has no 'site'; give it one, or drop it"),
+        ("0,val,road", "0,val,", BY_SITE, "row 1 has no 'site'; give it one, or drop the row"),
         ("", "", ("--guarantee", "recall=0.5", "--by", "site"), "a guarantee is tested on all"),
     ],
 )
