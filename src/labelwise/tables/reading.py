@@ -535,6 +535,7 @@ def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: G
         if folded(name) in LONG_ACTION or (folded(name) in LONG_VALUE and kind == "states")
     ]
     paths = [cells for cells in table if holds_photos(cells)]
+    paths = paths or [cells for cells in table if folded(cells.name) in USUAL_PATHS]
     denied = {
         cells.name.strip()
         for cells in table
