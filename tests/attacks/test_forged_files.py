@@ -176,6 +176,7 @@ PICTURES = {
     "features": np.ones((4, 3), **HALF),
     "looks": np.ones((4, 2), **HALF),
     "fitted": np.ones((5, 3), **HALF),
+    "trained": np.full((5, 32), 7, np.uint8),
     "weights": np.full(32, 7, np.uint8),
 }
 
@@ -185,6 +186,7 @@ NOT_HELD_OUT = {
     "features": (np.ones((4, 3), np.float32), np.ones(4, **HALF), np.array([{}])),
     "looks": (np.ones((3, 2), **HALF),),
     "fitted": (np.ones((5, 2), **HALF), np.full((5, 3), np.nan, **HALF)),
+    "trained": (np.ones((5, 31), np.uint8), np.ones((5, 32)), np.ones(32, np.uint8)),
     "weights": (np.full(32, 300), np.ones((2, 2)), np.ones(3, np.uint8)),
 }
 

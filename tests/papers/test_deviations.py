@@ -57,7 +57,7 @@ SWITCHES = {
     "recipe.keep": ("best", "last"), "precision": ("32", "bf16"), "augment": ("none", "flip"),
     "head": ("query2label", "linear"), "squash": (True, False), "mirror": (True, False),
     "freeze_batch_norm": (True, False), "recipe.prior_bias": (True, False),
-    "recipe.optimizer.nesterov": (True, False),
+    "recipe.optimizer.nesterov": (True, False), "means_only": (True, False),
 }  # fmt: skip
 # These exclude others or come with others, so that they are changed by themselves.
 RESNET = {"backbone": "resnet18", "augment": "none", "freeze": 0, "freeze_batch_norm": False}

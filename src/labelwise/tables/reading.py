@@ -848,7 +848,7 @@ def _odd_states(
     ``opposite`` are the only two, and perhaps a rarer third one, which means unknown.
     """
     shares = [word for word in odd if _share(word)]
-    if given.get("soft"):  # other numbers are no shares: the columns' reader names their row
+    if given.get("soft"):  # the columns' reader names the row of a number outside 0 to 1
         odd = [word for word in odd if isnan(_number(word))]
         if not odd:
             return [RoleChoice()]
