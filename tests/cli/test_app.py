@@ -211,6 +211,8 @@ def test_a_folder_is_ours_by_what_its_files_say(monkeypatch, capsys, tmp_path, n
     assert call(monkeypatch, *words) == 0  # a folder that labelwise wrote
     (tmp_path / "out" / name).write_text('{"mine": 1}')
     assert call(monkeypatch, *words) == 1  # also beside files of ours
+    (tmp_path / "out" / name).write_text("")  # killed as it began to write
+    assert call(monkeypatch, *words) == 0
 
 
 def test_files_written_beside_others_are_not_overwritten_either(monkeypatch, capsys, tmp_path):

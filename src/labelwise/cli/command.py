@@ -226,7 +226,9 @@ def refuse_overwriting(path: Path, *, is_log: bool = False) -> None:
         files = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         files = [name for name in files if not name.startswith((".", "part-"))]
         named = [name for name in files if name in OURS]
-        foreign = [name for name in named if OURS[name] not in (path / name).read_bytes()]
+        contents = {name: (path / name).read_bytes() for name in named}
+        # an empty file, such as the journal of a run that was killed early, holds nothing to lose
+        foreign = [name for name, held in contents.items() if held and OURS[name] not in held]
         if foreign or (files and not named):
             raise SettingsError(
                 f"{path} holds files that labelwise did not make, such as "
