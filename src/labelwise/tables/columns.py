@@ -1,13 +1,4 @@
-"""What the columns of a label table mean, and the numbers of labels.
-
-Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``file``, ``id``)
-names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
-names the labels that are present, ``unknown`` those not known, ``split`` and ``group`` are
-optional. Without ``labels`` every other column is a label. Soft labels stand
-beside ``labels`` in two columns, ``soft`` and ``shares``. Blanks around the name of a column do not
-belong to it, and a column without a name, or called ``__index_level_0__``, is the row numbers that
-pandas writes, and no label.
-"""
+"""Columns of labels as Arrow arrays, to the numbers of labels: lists, shares, and one per label."""
 
 import ast
 import json
@@ -18,8 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.words import (
     LONG_SHARE,
     LONG_VALUE,
-    MEANINGS,
-    PATH_HEADERS,
     STATES,
     WORDS,
     folded,
@@ -135,26 +122,24 @@ class SparseRows:
 
 
 def read_lists(
-    column: Any,
+    column: pa.Array,
     header: str,
     vocabulary: Vocabulary,
     at: At,
-    separator: str | Sequence[str] = "|",
+    separator: Sequence[str] | None = None,
     words: Mapping[str, str] = {},
-    strict: bool = True,
 ) -> SparseRows:
-    """Return the label sets of a column of lists, of separated text, or of class numbers.
+    """Return the label sets of a column of lists, of text with separators, or of class numbers.
 
-    A ``strict`` column may not hold a comma or a semicolon that does not separate labels.
-
-    The ``words`` mean "none" of them or, as null and the class number -1 do, "unknown".
+    Unless a ``separator`` is given it is ``|``, and text may hold no comma or semicolon. The
+    ``words`` mean "none" of them or, as null and the class number -1 do, "unknown".
     """
     if pa.types.is_integer(column.type):
         column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
     null = np.array(column.is_null(), np.bool_)
     column = _as_text(column, header, vocabulary, at)
     if column.type in TEXT:
-        column = _divided(column, header, at, separator, strict and not vocabulary.closed)
+        column = _divided(column, header, at, separator, vocabulary.closed)
     if not isinstance(column.type, LISTS):
         got = f"got {column.type}; write the names of the labels"
         raise DataError(f"{at(0)}: {header!r} must hold lists or text, {got}")
@@ -191,7 +176,7 @@ def read_lists(
 
 
 def read_shares(
-    column: Any, header: str, names: SparseRows, at: At, separator: str | Sequence[str] = "|"
+    column: pa.Array, header: str, names: SparseRows, at: At, separator: Sequence[str] = ("|",)
 ) -> NDArray[np.float32]:
     """Return the shares that belong to the named labels, row by row, each in [0, 1).
 
@@ -227,7 +212,7 @@ def read_shares(
 
 
 def read_one_hot(
-    batch: Any,
+    batch: pa.RecordBatch,
     headers: Sequence[str],
     at: At,
     *,
@@ -290,7 +275,7 @@ def read_one_hot(
     return present, unknown, soft_rows, of_soft, minus_ones
 
 
-def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]:
+def _of_one_type(columns: Sequence[pa.Array], rows: int) -> Iterator[tuple[int, int]]:
     """Yield neighbouring columns of one type, from and to, of about so many values together."""
     most, start = max(1, VALUES // rows), 0
     for column in range(1, len(columns) + 1):
@@ -300,7 +285,7 @@ def _of_one_type(columns: Sequence[Any], rows: int) -> Iterator[tuple[int, int]]
             start = column
 
 
-def as_numbers(texts: Any) -> NDArray[np.float64]:
+def as_numbers(texts: pa.Array) -> NDArray[np.float64]:
     """Return texts as numbers, NaN where one is none."""
     try:
         return np.asarray(texts.cast(pa.float64()), np.float64)
@@ -312,12 +297,12 @@ def as_numbers(texts: Any) -> NDArray[np.float64]:
         return numbers
 
 
-def _plain(column: Any) -> Any:
+def _plain(column: pa.Array) -> pa.Array:
     text = pc.fill_null(column.cast(pa.large_string()), "")
     return pc.utf8_lower(pc.utf8_trim_whitespace(text))
 
 
-def first_true(mask: Any) -> int:
+def first_true(mask: pa.Array) -> int:
     """Return the first row where an Arrow mask is true."""
     return int(np.asarray(pc.fill_null(mask, False)).argmax())
 
@@ -329,7 +314,7 @@ def _rows_where(mask: NDArray[np.bool_]) -> SparseRows:
     return SparseRows(sizes, numbers.astype(np.int32), never, never)
 
 
-def _as_text(values: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
+def _as_text(values: pa.Array, header: str, vocabulary: Vocabulary, at: At) -> pa.Array:
     """Return nulls, dictionaries and class numbers as text; without given names numbers are it."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
@@ -346,15 +331,16 @@ def _as_text(values: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
     return pa.array(names, pa.string()).take(values)
 
 
-def split_cells(text: Any, separator: str | Sequence[str]) -> Any:
-    """Return the parts of each cell, split at one separator or at each of several."""
-    marks = [separator] if isinstance(separator, str) else list(separator)
+def split_cells(text: pa.Array, marks: Sequence[str]) -> pa.Array:
+    """Return the parts of each cell, split at one mark or at each of several."""
     if len(marks) == 1:
         return pc.split_pattern(text, marks[0])
     return pc.split_pattern_regex(text, "|".join(map(re.escape, sorted(marks, key=len)[::-1])))
 
 
-def _divided(column: Any, header: str, at: At, separator: str | Sequence[str], strict: bool) -> Any:
+def _divided(
+    column: pa.Array, header: str, at: At, separator: Sequence[str] | None, closed: bool
+) -> pa.Array:
     text = pc.fill_null(column, "")
     if pc.any(pc.match_substring_regex(text, BRACKETED)).as_py():
         coded = text.dictionary_encode()
@@ -375,16 +361,16 @@ def _divided(column: Any, header: str, at: At, separator: str | Sequence[str], s
                 f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
                 f"row if it is in one, got {text[row].as_py()!r:.80}; correct the cell"
             )
-    for mark, word in ((",", "comma"), (";", "semicolon")) if strict else ():
+    for mark, word in () if separator or closed else ((",", "comma"), (";", "semicolon")):
         holds_mark = pc.match_substring(text, mark)
-        if mark not in separator and pc.any(holds_mark).as_py():
+        if pc.any(holds_mark).as_py():
             row = first_true(holds_mark)
             raise DataError(
-                f"{at(row)}: {header!r} is split on {separator!r} but holds a {word}, got "
+                f"{at(row)}: {header!r} is split on '|' but holds a {word}, got "
                 f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it separates labels, "
                 "or `--set 'separator=|'` if it belongs to a name"
             )
-    return split_cells(text, separator)
+    return split_cells(text, separator or ("|",))
 
 
 def unquoted(words: list[str]) -> list[str]:
@@ -537,102 +523,6 @@ def alike_names(names: Iterable[str]) -> list[list[str]]:
     return [sorted(group) for group in groups.values() if len(group) > 1]
 
 
-def _is_scalar(kind: Any) -> bool:
+def _is_scalar(kind: pa.DataType) -> bool:
     plain = pa.types.is_null(kind) or pa.types.is_primitive(kind)
     return kind in TEXT or (plain and not pa.types.is_temporal(kind))
-
-
-ColumnNames = Mapping[str, str | Sequence[str]]
-ROW_NUMBERS = re.compile(r"\s*|__index_level_\d+__")
-
-
-@dataclass(frozen=True)
-class TableColumns:
-    """The header of each meaning, None where there is none, and the one-hot label columns."""
-
-    path: str | None
-    image: str | None
-    labels: str | None
-    unknown: str | None
-    split: str | None
-    group: str | None
-    one_hot: tuple[str, ...]
-    soft: str | None = None
-    shares: str | None = None
-    more_labels: tuple[str, ...] = ()  # further columns that name labels, read with ``labels``
-
-    def headers(self) -> list[str]:
-        named = [getattr(self, meaning) for meaning in MEANINGS]
-        found = [header for header in named if header is not None]
-        return [*found, *self.more_labels, *self.one_hot]
-
-
-def find_columns(
-    header: Sequence[str],
-    where: str,
-    columns: ColumnNames | None = None,
-    ignore: Sequence[str] = (),
-    text_only: bool = False,
-    one_hot: Sequence[str] | None = None,
-) -> TableColumns:
-    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ.
-
-    ``labels`` may be several columns; ``one_hot`` names those that are labels of their own.
-    """
-    for name, count in Counter(header).items():
-        if count > 1 and not ROW_NUMBERS.fullmatch(name):
-            raise DataError(f"{where}: the column {name!r} is there twice; rename one")
-    columns, more = dict(columns or {}), []
-    if not isinstance(columns.get("labels", ""), str):
-        columns["labels"], *more = columns["labels"] or [""]
-    by_name = {name.strip(): name for name in reversed(header)} | {name: name for name in header}
-    named = {meaning: str(name) for meaning, name in columns.items()}
-    for name in (*named.values(), *more, *ignore, *(one_hot or ())):
-        if name not in by_name:
-            raise DataError(f"{where}: there is no column {name!r}{nearest(name, header)}")
-    given = {meaning: by_name[name] for meaning, name in named.items()}
-    taken = {*(by_name[name] for name in (*ignore, *more)), *given.values()}
-    if one_hot is not None:
-        taken.update(by_name[name] for name in one_hot)
-    free = [name for name in header if name not in taken and not ROW_NUMBERS.fullmatch(name)]
-    columns_of = {meaning: given.get(meaning) for meaning in MEANINGS}
-    known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
-    known["path"] = PATH_HEADERS
-    if text_only:
-        known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
-    if one_hot is not None:
-        known |= {"labels": ()}
-    plain = {name.strip(): name for name in reversed(free)}
-    if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
-        known |= {"soft": (), "shares": ()}
-    for meaning, choices in known.items():
-        if columns_of[meaning] is None:
-            columns_of[meaning] = next((plain[name] for name in choices if name in plain), None)
-    labels = columns_of["labels"]
-    if columns_of["path"] is None and columns_of["image"] is None:
-        photos = [name for name in header if Path(name).suffix.lower() in IMAGE_SUFFIXES]
-        way_out = (
-            f"the first line, which names the photo {photos[0]!r}, needs one with the names of the "
-            "columns above it, as in 'path,labels'"
-            if photos
-            else "one given as `--set columns.path=NAME`"
-        )
-        raise DataError(
-            f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
-            f"names the image, or {way_out}; got {', '.join(map(repr, header)) or 'no columns'}"
-        )
-    taken = set(filter(None, columns_of.values()))
-    own = tuple(by_name[name] for name in one_hot or ())
-    if one_hot is None and labels is None:
-        own = tuple(name for name in free if name not in taken)
-    if labels is None and not own:
-        rule = "there must be a column 'labels', or one column for each label"
-        raise DataError(f"{where}: {rule}; write one")
-    if own and columns_of["unknown"] is not None:
-        raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
-    soft, shares = columns_of["soft"], columns_of["shares"]
-    if (soft is None) != (shares is None) or (own and soft):
-        three = "'labels' (certain ones), 'soft' (names) and 'shares' (their shares)"
-        raise DataError(f"{where}: soft labels need three columns, {three}")
-    further = tuple(by_name[name] for name in more)
-    return TableColumns(**columns_of, one_hot=own, more_labels=further)

@@ -5,7 +5,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -22,6 +22,7 @@ from labelwise.pictures.decode import image_files
 from labelwise.tables.boxes import holds_annotated_photos
 from labelwise.tables.checks import Duplicates, check_table
 from labelwise.tables.generated import PosteriorData, posterior, scenes
+from labelwise.tables.options import AS_IT_IS, TableOptions
 from labelwise.tables.shards import ShardPart, read_shards
 from labelwise.tables.table import SPLIT_WORDS, LabelTable, join
 from labelwise.tables.tabular import TABULAR, open_delimited, read_tables
@@ -259,14 +260,25 @@ class UnknownOptionError(SettingsError):
         super().__init__(sentence)
 
 
+def options_of(read: Callable[..., object]) -> dict[str, Any]:
+    """Return the options that a reader takes, each with its type."""
+    accepted: dict[str, Any] = {}
+    for name, parameter in inspect.signature(read).parameters.items():
+        if parameter.annotation is TableOptions:
+            accepted |= {option.name: option.type for option in fields(TableOptions)}
+        elif name != "path":
+            accepted[name] = parameter.annotation
+    return accepted
+
+
 def _known(
     options: Mapping[str, Any],
     make: Callable[..., object],
     name: str,
     check_files: bool | None = None,
 ) -> dict[str, Any]:
-    accepted = dict(inspect.signature(make).parameters)
-    accepted.pop("path", None)
+    """Return the options as the reader takes them, or stop at one that it does not take."""
+    accepted = options_of(make)
     values: dict[str, Any] = {}
     if "check_files" in accepted and check_files is not None:
         values["check_files"] = check_files
@@ -275,12 +287,15 @@ def _known(
             sentence = f"{name!r} has no option {option!r}{nearest(option, accepted)}"
             raise UnknownOptionError(sentence, option)
         try:
-            values[option] = TypeAdapter(accepted[option].annotation).validate_python(value)
+            values[option] = TypeAdapter(accepted[option]).validate_python(value)
         except ValidationError as error:
             rule = error.errors()[0]["msg"].replace("Input should", "must")
             what = f"the option {option!r} of {name!r}"
             raise SettingsError(f"{what}: {rule}, got {value!r:.60}") from None
-    return values
+    if "one_hot" not in accepted:
+        return values
+    of_table = {key: values.pop(key) for key in vars(AS_IT_IS) if key in values}
+    return {**values, "options": TableOptions(**of_table)}
 
 
 def load_for_labels(

@@ -12,13 +12,13 @@ import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, islice, product
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,13 +30,13 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.columns import (
     BRACKETED,
     LISTS,
-    ROW_NUMBERS,
+    MinusOne,
     alike_names,
-    find_columns,
     names_of_joined_labels,
     spelled,
     written_or_plain,
 )
+from labelwise.tables.options import AS_IT_IS, OUT, ROW_NUMBERS, TableOptions, find_columns
 from labelwise.tables.table import SPLIT_WORDS
 from labelwise.tables.words import (
     ABSENT,
@@ -88,7 +88,6 @@ DECIMAL = re.compile(r"([01])[.,]0+|([01])00?\s*%")
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2})?")
 BOX = re.compile(r"[\[(]?-?\d+(\.\d+)?([,; ]+-?\d+(\.\d+)?){3}[\])]?")
 SEXES = ({"m", "f"}, {"m", "w"}, {"male", "female"})
-OUT = "out"  # what a split value means whose rows are set aside
 
 
 @dataclass
@@ -104,14 +103,27 @@ class Cells:
     binary: bool = False
 
     @property
-    def rows(self) -> int:
-        return sum(self.counts.values())
+    def filled(self) -> int:
+        """How many cells are not empty."""
+        return self.counts.total() - self.counts[""]
 
     @property
     def texts(self) -> list[str]:
         return [text for text in self.counts if text]
 
-    def add(self, column: Any) -> None:
+    @property
+    def holds_photos(self) -> bool:
+        """Whether every cell is the name of a photo."""
+        ends = [text.rpartition(".")[2].lower() for text in self.texts]
+        return bool(ends) and all(f".{end}" in IMAGE_SUFFIXES for end in ends)
+
+    @property
+    def counts_things(self) -> bool:
+        """Whether it holds small numbers, and zero or nothing."""
+        whole = all(INTEGER.fullmatch(text) and 0 <= int(text) <= 100 for text in self.texts)
+        return whole and ("0" in self.counts or "" in self.counts)
+
+    def add(self, column: pa.Array) -> None:
         kind = column.type
         if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             self.binary = True
@@ -133,10 +145,24 @@ class Cells:
 
 
 @dataclass(frozen=True)
+class Look:
+    """The columns of a table, what is ``given`` of its reading, and what its format says.
+
+    A ``text_only`` format cannot hold the bytes of images; ``classes``: it states class names.
+    """
+
+    where: str
+    columns: Sequence[Cells]
+    given: TableOptions
+    text_only: bool = True
+    classes: bool = False
+
+
+@dataclass(frozen=True)
 class RoleChoice:
     """One answer to an open point: options, how a question and how a note names it."""
 
-    options: dict[str, Any] = field(default_factory=dict)
+    options: TableOptions = AS_IT_IS
     phrase: str = ""
     note: str = ""
     clear: bool = True
@@ -147,164 +173,110 @@ class RoleChoice:
 class Reading:
     """A complete reading: all its options, and those that settle what is open."""
 
-    options: dict[str, Any]
-    settling: dict[str, Any]
+    options: TableOptions
+    settling: TableOptions
     phrase: str
     notes: tuple[str, ...]
 
 
-Given = Mapping[str, Any]
-
-
 def combined(choices: Iterable[RoleChoice], joint: str = "; ") -> RoleChoice:
     """Return one choice that makes all of these; it is clear if they all are."""
-    options: dict[str, Any] = {}
-    several = list(choices)
+    options, several = AS_IT_IS, list(choices)
     for choice in several:
-        _lay_over(options, choice.options)
+        options = options.over(choice.options)
     phrase = joint.join(choice.phrase for choice in several if choice.phrase)
     note = "; ".join(choice.note for choice in several if choice.note)
     return RoleChoice(options, phrase, note, all(choice.clear for choice in several))
 
 
-def readings(table: Sequence[Cells], given: Given, text_only: bool) -> tuple[list[Reading], bool]:
+def readings(look: Look) -> tuple[list[Reading], bool]:
     """Return the readings of a table, best first, and whether the first one is clearly right."""
     found: list[Reading] = []
     clear = True
-    possible = roles(table, given, text_only)
+    possible = [role for path in _path_roles(look) for role in _roles(look, path)]
     broken: DataError | None = None
     for role in possible:
         try:
-            settled = dict(given)
-            _lay_over(settled, role.options)
-            points = [[role], *_points(table, settled, text_only)]
+            settled = replace(look, given=look.given.over(role.options))
+            points = [[role], *_points(settled)]
         except DataError as error:  # its cells cannot be read so
             broken, clear = broken or error, False
             continue
         for choices in islice(product(*points), MOST_READINGS):
-            options: dict[str, Any] = {}
-            settling: dict[str, Any] = {}
-            phrases: list[str] = []
-            for choice, answers in zip(choices, points, strict=True):
-                _lay_over(options, choice.options)
-                is_open = len(answers) > 1 or not choice.clear
-                if is_open or (choice is role and len(possible) > 1):
-                    _lay_over(settling, choice.options)
-                    clear = clear and choice.clear
-                    phrases.append(choice.phrase)
-            phrase = "; ".join(filter(None, phrases))
+            open_points = [
+                choice
+                for choice, answers in zip(choices, points, strict=True)
+                if len(answers) > 1 or not choice.clear or (choice is role and len(possible) > 1)
+            ]
+            settling = combined(open_points)
+            clear = clear and settling.clear
             notes = tuple(choice.note for choice in choices if choice.note)
             if role.quiet and notes == (role.note,):
                 notes = ()
-            found.append(Reading(options, settling, phrase, notes))
+            options = combined(choices).options
+            found.append(Reading(options, settling.options, settling.phrase, notes))
     if broken is not None and not found:
         raise broken
     return found[:MOST_READINGS], clear and len(found) == 1
 
 
-def _lay_over(options: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict):
-            value = options.get(key, {}) | value
-        options[key] = value
-
-
-def _points(table: Sequence[Cells], given: Given, text_only: bool) -> Iterator[list[RoleChoice]]:
+def _points(look: Look) -> Iterator[list[RoleChoice]]:
     """Yield the possible answers to each point that is open once the columns' roles are known."""
-    header, by_name = [cells.name for cells in table], {cells.name: cells for cells in table}
-    columns, ignore, one_hot = given["columns"], given["ignore"], given.get("one_hot")
-    layout = find_columns(header, given["where"], columns, ignore, text_only, one_hot)
+    by_name = {cells.name: cells for cells in look.columns}
+    layout = find_columns([*by_name], look.where, look.given, look.text_only)
     if layout.split is not None:
-        yield split_points(by_name[layout.split], given)
+        yield split_points(by_name[layout.split], look.given)
     if layout.labels is None:
-        yield state_points([by_name[name] for name in layout.one_hot], given)
+        yield state_points(look, [by_name[name] for name in layout.one_hot])
     else:
         names = (layout.labels, *layout.more_labels)
-        yield label_points([by_name[name] for name in names], given)
-
-
-def _taken(table: Sequence[Cells], given: Given, text_only: bool) -> set[str]:
-    """Return the columns whose meaning is known: given, ignored, or called as it is."""
-    taken = {*given["ignore"]}
-    for name in given["columns"].values():
-        taken.update([name] if isinstance(name, str) else name)
-    names = [cells.name.strip() for cells in table]
-    usual: list[str] = [m for m in MEANINGS if m not in given["columns"] and m != "labels"]
-    if text_only:
-        usual.remove("image") if "image" in usual else None
-    if "labels" not in names and "labels" not in given["columns"]:
-        usual = [meaning for meaning in usual if meaning not in ("soft", "shares", "unknown")]
-    taken.update(name for name in names if name in usual)
-    if not {"path", "image"} & given["columns"].keys():
-        exact = [name for name in (*PATH_HEADERS, "image") if name in names and name not in taken]
-        taken.update(exact[:1] if "path" not in names else ())
-    taken.update(cells.name.strip() for cells in table if cells.binary)
-    return taken
+        yield label_points(look, [by_name[name] for name in names])
 
 
 # Which column means what
 
 
-def roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
-    """Return what the columns may mean, best first."""
-    found = []
-    for path in path_roles(table, given, text_only):
-        columns = {**given["columns"], **path.options.get("columns", {})}
-        for role in _label_roles(table, {**given, "columns": columns}, text_only):
-            both = combined((path, role), ", ")
-            found.append(replace(both, quiet=role.quiet and not path.note))
-    return found
+def _roles(look: Look, path: RoleChoice) -> Iterator[RoleChoice]:
+    """Yield what the columns may mean, best first, where this one names the photos."""
+    for role in _label_roles(replace(look, given=look.given.over(path.options))):
+        both = combined((path, role), ", ")
+        yield replace(both, quiet=role.quiet and not path.note)
 
 
-def holds_photos(cells: Cells) -> bool:
-    """Return whether every cell of a column is the name of a photo."""
-    texts = cells.texts
-    return bool(texts) and all(
-        f".{text.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES for text in texts
-    )
-
-
-def path_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
+def _path_roles(look: Look) -> list[RoleChoice]:
     """Return which column may name the photos."""
-    columns = given["columns"]
-    if {"path", "image"} & columns.keys() or any(cells.binary for cells in table):
+    given = look.given
+    if {"path", "image"} & given.columns.keys() or any(cells.binary for cells in look.columns):
         return [RoleChoice()]
-    taken = {*given["ignore"], *(given.get("one_hot") or ())}
-    for name in columns.values():
-        taken.update([name] if isinstance(name, str) else name)
-    free = [cells for cells in table if cells.name.strip() and cells.name.strip() not in taken]
-    by_name = {cells.name.strip(): cells for cells in free}
-    exact = [name for name in (*PATH_HEADERS, *["image"] * text_only) if name in by_name]
+    taken = {*given.placed(), *(given.one_hot or ())}
+    by_name = {c.name.strip(): c for c in look.columns if c.name.strip() not in {*taken, ""}}
+    exact = [name for name in (*PATH_HEADERS, *["image"] * look.text_only) if name in by_name]
     if not exact and any(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in by_name):
         return [RoleChoice()]  # a table without a header
     twins = [name for name in by_name if exact and name.lower() == exact[0] and name != exact[0]]
     if twins:
         return [_photos_in(name, clear=False) for name in (exact[0], *twins)]
-    photos = [cells.name.strip() for cells in free if holds_photos(cells)]
+    photos = [name for name, cells in by_name.items() if cells.holds_photos]
     if exact and (exact[0] in photos or not photos):
         return [RoleChoice()]
     usual = [name for name in by_name if folded(name) in USUAL_PATHS]
-    clear = True
+    names, clear = photos, True
     if exact or len(photos) != 1:
         both = [name for name in usual if name in photos]
         names = both if len(both) == 1 else photos or usual
         names = [*names, *(exact if exact and exact[0] not in ("id", *names) else [])]
-    else:
-        names = photos
     if not names:  # a column in which every cell differs may be the one
         clear = False
         names = [
-            cells.name.strip()
-            for cells in free
-            if cells.texts and len(cells.texts) == cells.rows and _kind(cells) != "states"
+            name
+            for name, cells in by_name.items()
+            if cells.texts and len(cells.texts) == cells.counts.total() and _kind(cells) != "states"
         ]
-    if not names:
-        return [RoleChoice()]
-    return [_photos_in(name, clear) for name in names[:3]]
+    return [_photos_in(name, clear) for name in names[:3]] or [RoleChoice()]
 
 
 def _photos_in(name: str, clear: bool) -> RoleChoice:
-    options = {"columns": {"path": name}}
+    options = TableOptions(columns={"path": name})
     return RoleChoice(options, f"photos in {name!r}", f"photos are in {name!r}", clear)
 
 
@@ -328,41 +300,34 @@ def _kind(cells: Cells, stated: Collection[str] = ()) -> str:
     """
     if cells.nested:
         return "lists"
-    if not cells.texts:
+    texts, filled = cells.texts, cells.filled
+    if not texts:
         return "nothing"
-    words = {text.lower() for text in cells.texts}
-    if all(map(BOX.fullmatch, words)):
-        return "text"
-    if words in SEXES or all(map(DATE.fullmatch, words)):
+    words = {text.lower() for text in texts}
+    if all(map(BOX.fullmatch, words)) or words in SEXES or all(map(DATE.fullmatch, words)):
         return "text"
     if _pair(words) is not None or (stated and words <= {*stated}):
         return "states"
+    states = {text: state_of(text) for text in texts}
     known = PRESENT | ABSENT | DASHES | NO_STATE | MINUS_ONE | {"none"}
-    filled = sum(cells.counts[text] for text in cells.texts)
-    right = sum(cells.counts[text] for text in cells.texts if state_of(text) in known)
-    telling = any(state_of(text) in PRESENT | ABSENT | MINUS_ONE for text in cells.texts)
-    telling = telling or right == filled
-    if len(cells.texts) == filled > 2 and all(map(INTEGER.fullmatch, cells.texts)):
+    right = sum(cells.counts[text] for text, state in states.items() if state in known)
+    telling = right == filled or not (PRESENT | ABSENT | MINUS_ONE).isdisjoint(states.values())
+    if len(texts) == filled > 2 and all(map(INTEGER.fullmatch, texts)):
         return "text"  # numbers of the rows
-    if {"1", "2"} == {*cells.texts}:
+    if {"1", "2"} == {*texts}:
         return "states"
-    if any(CODES.fullmatch(text) and not DECIMAL.fullmatch(text) for text in cells.texts):
+    if any(CODES.fullmatch(text) and not DECIMAL.fullmatch(text) for text in texts):
         return "labels"
     if telling and 2 * right >= filled:
         return "states"
-    numbers = all(NUMBER.fullmatch(text) for text in cells.texts)
-    if numbers and all(_share(text) for text in cells.texts):
-        return "shares"
-    if numbers:
-        return "numbers"
-    lengths = [len(text) / (1 + sum(map(text.count, "|,;/"))) for text in cells.texts]
-    if sum(lengths) / len(lengths) > FREE_TEXT or holds_photos(cells):
+    if all(map(NUMBER.fullmatch, texts)):
+        return "shares" if all(map(_share, texts)) else "numbers"
+    lengths = [len(text) / (1 + sum(map(text.count, "|,;/"))) for text in texts]
+    if sum(lengths) / len(lengths) > FREE_TEXT or cells.holds_photos:
         return "text"
-    marks = _marks_in(cells.texts, (*STRONG, *COMMAS, *WEAK), None)
-    backed = bool(marks) and evidence(cells.texts, marks).some
-    if len(cells.texts) == filled and filled > 3 and not backed:
-        return "text"
-    return "labels"
+    marks = _marks_in(texts, (*STRONG, *COMMAS, *WEAK), None)
+    backed = bool(marks) and evidence(texts, marks).some
+    return "text" if len(texts) == filled > 3 and not backed else "labels"
 
 
 def _share(text: str) -> bool:
@@ -374,134 +339,176 @@ def _number(text: str) -> float:
     return float(text) if NUMBER.fullmatch(text) and text[-1] != "%" and "," not in text else nan
 
 
-def _has_counts(cells: Cells) -> bool:
-    """Return whether a column may count things: it holds small numbers, and zero or nothing."""
-    whole = all(INTEGER.fullmatch(text) and 0 <= int(text) <= 100 for text in cells.texts)
-    return whole and ("0" in cells.counts or "" in cells.counts)
+class _Free:
+    """The columns whose meaning is open: what they seem to hold, and readings that use them."""
 
+    def __init__(self, look: Look) -> None:
+        self.look, given = look, look.given
+        taken = _taken(look)
+        free = [cells for cells in look.columns if cells.name.strip() not in taken]
+        self.nameless = [cells for cells in free if ROW_NUMBERS.fullmatch(cells.name)]
+        self.columns = {c.name.strip(): c for c in free if not ROW_NUMBERS.fullmatch(c.name)}
+        split = _split_column(self.columns, given)
+        self.columns.pop(split, None)
+        self.base = TableOptions(columns={"split": split} if split else {})
+        self.split_note = f"the split is in {split!r}" if split else ""
+        stated = [*(given.absent or ()), *(given.present or ())]
+        stated += (given.means_unknown or ()) if given.present else ()
+        self.stated = {word.strip().lower() for word in stated}
+        self.kinds = {name: _kind(cells, self.stated) for name, cells in self.columns.items()}
+        self.levels = {name: record_level(name) for name in self.columns}
 
-def _has_percents(cells: Cells) -> bool:
-    return len(cells.texts) > 2 and all(text[-1] in "05" for text in cells.texts)
+    def of_kind(self, *kinds: str) -> list[str]:
+        """Return the columns of a kind that are not surely records."""
+        return [n for n, kind in self.kinds.items() if kind in kinds and self.levels[n] < 2]
 
+    def texts(self, names: Iterable[str]) -> list[str]:
+        return [text for name in names for text in self.columns[name].texts]
 
-def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[RoleChoice]:
-    columns, one_hot = given["columns"], given.get("one_hot")
-    taken = _taken(table, given, text_only)
-    free = [cells for cells in table if cells.name.strip() not in taken]
-    nameless = [cells for cells in free if ROW_NUMBERS.fullmatch(cells.name)]
-    free = [cells for cells in free if cells not in nameless]
-    split, split_note = _split_role(free, given)
-    free = [cells for cells in free if cells.name.strip() != split.get("split")]
-    base: dict[str, Any] = {"columns": split} if split else {}
-
-    def without(*read: str) -> str:
+    def without(self, read: Iterable[str] = ()) -> str:
+        """Return a note on the columns that are not read beside these."""
         some = {*read}
-        names = [
-            repr(one_line(cells.name.strip())) for cells in free if cells.name.strip() not in some
+        names = [repr(one_line(name)) for name in self.columns if name not in some]
+        names += [
+            f"column {cells.place}"
+            for cells in self.nameless  # which hold more than the numbers of rows
+            if not all(map(INTEGER.fullmatch, cells.texts))
         ]
-        names += [f"column {cells.place}" for cells in nameless if _has_content(cells)]
         return f"not read: {listed(names, 10)}" if names else ""
 
-    def of_labels(names: Sequence[str], clear: bool = True, rivals: bool = False) -> RoleChoice:
-        chosen: str | list[str] = names[0] if len(names) == 1 else list(names)
+    def rest(self, read: Iterable[str] = ()) -> RoleChoice:
+        """Return the choice that leaves the labels as they are given."""
+        notes = filter(None, (self.split_note, self.without(read)))
+        return RoleChoice(self.base, "", "; ".join(notes))
+
+    def labels_in(
+        self, names: Sequence[str], clear: bool = True, rivals: bool = False
+    ) -> RoleChoice:
+        """Return the choice that these columns name the labels."""
         shown = " and ".join(map(repr, names))
-        is_plain = list(names) == ["labels"] and clear and not rivals
-        options = base if is_plain else {**base, "columns": {**split, "labels": chosen}}
-        note = "" if is_plain else f"labels are named in {shown}"
-        notes = filter(None, (split_note, note, without(*names)))
+        options, note = self.base, f"labels are named in {shown}"
+        if [*names] == ["labels"] and clear and not rivals:
+            note = ""
+        else:
+            chosen = names[0] if len(names) == 1 else tuple(names)
+            options = options.over(TableOptions(columns={"labels": chosen}))
+        notes = filter(None, (self.split_note, note, self.without(names)))
         return RoleChoice(options, f"labels named in {shown}", "; ".join(notes), clear)
 
-    if "labels" in columns:
-        names = [columns["labels"]] if isinstance(columns["labels"], str) else columns["labels"]
-        rest = "; ".join(filter(None, (split_note, without(*names))))
-        return [RoleChoice(base, "", rest)]
-    if one_hot is not None:
-        rest = "; ".join(filter(None, (split_note, without(*(name.strip() for name in one_hot)))))
-        return [RoleChoice(base, "", rest)]
-    meanings = ("present", "absent", "means_unknown") if given.get("present") else ("absent",)
-    stated = {w.strip().lower() for k in meanings for w in as_list(given.get(k))}
-    kinds = {cells.name.strip(): _kind(cells, stated) for cells in free}
-    levels = {name: record_level(name) for name in kinds}
-    _refuse_long_form(table, kinds, given)
+    def named_roles(self, named: Sequence[str], rivals: bool = False) -> list[RoleChoice]:
+        """Return which of the columns that are called so may name the labels."""
+        filled = [name for name in named if self.kinds[name] != "nothing"] or named[:1]
+        filled = [n for n in filled if self.kinds[n] != "numbers"] or filled
+        together = self.labels_in(filled, rivals=rivals)
+        if len({*map(_family, filled)}) == 1:
+            return [together]
+        return [*(self.labels_in([name], rivals=True) for name in filled[:3]), together]
+
+    def block(
+        self, names: Sequence[str], phrase: str = "", clear: bool = True, every: bool = False
+    ) -> RoleChoice:
+        """Return the choice that each of these columns is a label of its own."""
+        out = tuple(name for name in self.columns if name not in {*names})
+        chosen = TableOptions(one_hot=tuple(names)) if every else TableOptions(ignore=out or None)
+        places = [self.columns[name].place for name in names]
+        at = f"column {places[0]}"
+        if len(places) > 1:
+            together = places[-1] - places[0] + 1 == len(places)
+            at = f"columns {places[0]} to {places[-1]}" if together else f"{len(places)} columns"
+        label, rest = f"{counted(len(names), 'label')} in {at}", self.without(names)
+        notes = filter(None, (self.split_note, label, rest))
+        quiet = not (self.split_note or rest)
+        return RoleChoice(self.base.over(chosen), phrase, "; ".join(notes), clear, quiet)
+
+
+def _taken(look: Look) -> set[str]:
+    """Return the columns whose meaning is known: given, ignored, or called as it is."""
+    given = look.given
+    taken, names = {*given.placed()}, [cells.name.strip() for cells in look.columns]
+    usual = {*MEANINGS} - {*given.columns, "labels", *["image"] * look.text_only}
+    if "labels" not in names and "labels" not in given.columns:
+        usual -= {"soft", "shares", "unknown"}
+    taken.update(usual.intersection(names))
+    if "path" not in names and not {"path", "image"} & given.columns.keys():
+        exact = [name for name in (*PATH_HEADERS, "image") if name in names and name not in taken]
+        taken.update(exact[:1])
+    return taken | {cells.name.strip() for cells in look.columns if cells.binary}
+
+
+def _split_column(columns: Mapping[str, Cells], given: TableOptions) -> str:
+    """Return the column that says the split, where another name than ``split`` does, else ""."""
+    if "split" in given.columns or "split" in (given.ignore or ()):
+        return ""
+    for name, cells in columns.items():
+        texts = {text.lower() for text in cells.texts}
+        says = texts and texts <= SPLIT_WORDS.keys() and "train" in map(SPLIT_WORDS.get, texts)
+        if says and (folded(name) in SPLIT_NAMES or len(texts) > 1):
+            return name
+    return ""
+
+
+def _label_roles(look: Look) -> list[RoleChoice]:
+    """Return which columns may say the labels, best first."""
+    free, given = _Free(look), look.given
+    columns, kinds, levels = free.columns, free.kinds, free.levels
+    if "labels" in given.columns or given.one_hot is not None:
+        own = [name.strip() for name in given.one_hot or ()]
+        return [free.rest(given.columns_of("labels") or own)]
+    _refuse_long_form(look, kinds)
     headless = bool(kinds) and all(re.fullmatch(r"column \d+", name) for name in kinds)
     if headless and len(kinds) > 1 and "states" in kinds.values():
         raise DataError(
-            f"{given['where']}: the first line names a photo, and no line says what the columns "
+            f"{look.where}: the first line names a photo, and no line says what the columns "
             "are; write their names above it, as in 'path,dog,cat'"
         )
-    exact = "labels" in kinds
-    several = [cells.name.strip() for cells in free if len({*cells.texts} - {"-1"}) > 2]
-    named = [
-        name
-        for name, kind in kinds.items()
-        if levels[name] < 2
-        and (name in LIKELY_LABELS or DENYING.isdisjoint(name_parts(name)))
-        and (name == "labels" or kind not in ("states", "shares") or name in several)
-        and _is_likely(name, kind)
-    ]
-    others = {name: kind for name, kind in kinds.items() if name not in named}
-    wanted = ("states", "shares") if given.get("soft") else ("states",)
-    block = [name for name, kind in others.items() if kind in wanted and levels[name] < 2]
-    by_name = {cells.name.strip(): cells for cells in free}
-    words = {text.casefold() for name in block for text in by_name[name].texts}
-    for name in [name for name, kind in others.items() if kind == "labels" and levels[name] < 2]:
-        if words and words.issuperset(map(str.casefold, by_name[name].texts)):
-            kinds[name] = others[name] = "states"  # most of its cells are words of the others
-            block.append(name)
-    chosen = {*block}
-    block = [name for name in kinds if name in chosen]
-    shares = [name for name, kind in others.items() if kind == "shares" and levels[name] < 2]
-    if named and (len(block) < 2 or exact):
-        beside = [n for n, k in kinds.items() if re.fullmatch(r"column \d+", n) and k != "numbers"]
-        if beside and not headless:  # cells beyond the named column may be further labels
-            every = [text for c in free if c.name.strip() in (*named, *beside) for text in c.texts]
-            shared = len({*every}) < len(every)
-            together = of_labels([*named, *beside], clear=shared)
-            return [together] if shared else [together, *_named_roles(named, kinds, of_labels)]
-        alike = _sharing(named, free, kinds)
-        found = _named_roles(named, kinds, of_labels)
-        if not alike or len(found) > 1:
-            return found
-        return _with_sharing(_named_roles(named, kinds, partial(of_labels, rivals=True))[0], alike)
-    block = block or ([] if named else shares)
-    texts = [n for n, k in kinds.items() if k in ("labels", "lists") and levels[n] < 2]
-    texts = [n for n in texts if not levels[n]] or texts
-    numbered = _numbered(free, texts)
-    if block and not numbered:
-        as_written = table[0].name == "path" and _as_written(free)
-        found = _block_roles(free, kinds, block, base, split_note, without, as_written)
-        if named:
-            found = [of_labels(named, clear=False), *found]
-        return found
-    if numbered:
-        return [of_labels(numbered)]
-    cells = [{text.lower() for text in c.texts} for c in free if c.name.strip() in texts]
-    grades = len(texts) > 1 and len({*chain.from_iterable(cells)}) <= MOST_ODD
-    if grades and all(words & NONE_WORDS for words in cells):  # "none, mild, severe" of each
-        return _block_roles(free, kinds, texts, base, split_note, without)
-    pairs = [name for name in _columns_of_few_words(free, kinds) if not levels[name]]
+    named = [name for name in kinds if levels[name] < 2 and _names_labels(name, free)]
+    wanted = ("states", "shares") if given.soft else ("states",)
+    states = {name for name in free.of_kind(*wanted) if name not in named}
+    words = {text.casefold() for text in free.texts(states)}
+    for name in free.of_kind("labels"):
+        cells = map(str.casefold, columns[name].texts)
+        if name not in named and words and words.issuperset(cells):
+            kinds[name] = "states"  # most of its cells are words of the others
+            states.add(name)
+    block = [name for name in kinds if name in states]
+    if named and (len(block) < 2 or "labels" in kinds):
+        return _of_named(named, free, headless)
+    block = block or ([] if named else free.of_kind("shares"))
+    texts = free.of_kind("labels", "lists")
+    texts = [name for name in texts if not levels[name]] or texts
+    if numbered := _numbered(free, texts):
+        return [free.labels_in(numbered)]
+    if block:
+        found = _block_roles(free, block, look.columns[0].name == "path" and _as_written(free))
+        return [*([free.labels_in(named, clear=False)] if named else []), *found]
+    every = [{text.lower() for text in columns[name].texts} for name in texts]
+    grades = len(texts) > 1 and len({*chain.from_iterable(every)}) <= MOST_ODD
+    if grades and all(words & NONE_WORDS for words in every):  # "none, mild, severe" of each
+        return _block_roles(free, texts)
+    pairs = [name for name in _columns_of_few_words(free) if not levels[name]]
     if len(pairs) > 1:
-        found = _block_roles(free, kinds, pairs, base, split_note, without)
-        words = {text.lower() for c in free if c.name.strip() in pairs for text in c.texts}
-        return found if words <= PRESENT | ABSENT | {*stated} else [of_labels(pairs, False), *found]
+        words = {text.lower() for text in free.texts(pairs)}
+        told = words <= PRESENT | ABSENT | free.stated
+        return [*([] if told else [free.labels_in(pairs, False)]), *_block_roles(free, pairs)]
     if len(texts) == 1:
         beyond = [name for name in kinds if name != texts[0]]
         alone = all(levels[name] == 2 or kinds[name] == "nothing" for name in beyond)
-        return [of_labels(texts, clear=headless or (alone and not levels[texts[0]]))]
+        return [free.labels_in(texts, clear=headless or (alone and not levels[texts[0]]))]
     if texts:
-        return [*(of_labels([name], clear=False) for name in texts[:3]), of_labels(texts, False)]
-    amounts = [c for c in free if kinds[n := c.name.strip()] == "numbers" and levels[n] < 2]
-    counts = [cells.name.strip() for cells in amounts if _has_counts(cells)]
-    if counts and len(counts) == len(amounts) and not all(map(_has_percents, amounts)):
-        return _block_roles(free, kinds, counts, base, split_note, without)
+        found = [free.labels_in([name], clear=False) for name in texts[:3]]
+        return [*found, free.labels_in(texts, False)]
+    amounts = [columns[name] for name in free.of_kind("numbers")]
+    fives = all(len(c.texts) > 2 and all(t[-1] in "05" for t in c.texts) for c in amounts)
+    if amounts and not fives and all(cells.counts_things for cells in amounts):
+        return _block_roles(free, [cells.name.strip() for cells in amounts])
     nothing = kinds and all(kind == "nothing" for kind in kinds.values())
-    if nothing or any(cells.binary and cells.name == "labels" for cells in table):
-        return [RoleChoice(base, "", split_note)]
+    if nothing or any(cells.binary and cells.name == "labels" for cells in look.columns):
+        return [RoleChoice(free.base, "", free.split_note)]
     if [folded(name) for name in kinds] == ["id"] and "labels" in kinds.values():
-        return [of_labels([*kinds], clear=False)]  # whose animal it is
+        return [free.labels_in([*kinds], clear=False)]  # whose animal it is
     there = [f"{one_line(name)!r} ({SHOWN_KINDS.get(k, k)})" for name, k in kinds.items()]
     raise DataError(
-        f"{given['where']}: no column seems to say which labels a photo has"
+        f"{look.where}: no column seems to say which labels a photo has"
         f"{f', of {listed(there, 8)}' if there else ''}; write a column 'labels', or one column "
         "for each label, or say which column names labels with `--set columns.labels=NAME`"
     )
@@ -510,202 +517,159 @@ def _label_roles(table: Sequence[Cells], given: Given, text_only: bool) -> list[
 SHOWN_KINDS = {"labels": "words", "states": "yes or no", "shares": "numbers", "nothing": "empty"}
 
 
-def _is_likely(name: str, kind: str) -> bool:
+def _names_labels(name: str, free: _Free) -> bool:
     """Return whether labels are often called so; of text one word of the name is enough."""
-    if {folded(name), _family(name)} & LIKELY_LABELS:
-        return True
-    return kind in ("labels", "lists") and not LIKELY_LABELS.isdisjoint(name_parts(name))
+    kind = free.kinds[name]
+    if name not in LIKELY_LABELS and not DENYING.isdisjoint(name_parts(name)):
+        return False
+    if name != "labels" and kind in ("states", "shares"):
+        several = len({*free.columns[name].texts} - {"-1"}) > 2
+        return several and not {folded(name), _family(name)}.isdisjoint(LIKELY_LABELS)
+    parts = name_parts(name) if kind in ("labels", "lists") else []
+    return not {folded(name), _family(name), *parts}.isdisjoint(LIKELY_LABELS)
 
 
-def _numbered(free: Sequence[Cells], texts: Sequence[str]) -> list[str]:
+def _of_named(named: Sequence[str], free: _Free, headless: bool) -> list[RoleChoice]:
+    """Return which columns may name the labels, where some are called so."""
+    beside = [n for n, k in free.kinds.items() if re.fullmatch(r"column \d+", n) and k != "numbers"]
+    found = free.named_roles(named)
+    if beside and not headless:  # cells beyond the named column may be further labels
+        every = free.texts([*named, *beside])
+        shared = len({*every}) < len(every)
+        together = free.labels_in([*named, *beside], clear=shared)
+        return [together] if shared else [together, *found]
+    alike = _sharing(named, free)
+    if not alike or len(found) > 1:
+        return found
+    # One reading leaves such columns out, and in another they say what is not known.
+    role = free.named_roles(named, rivals=True)[0]
+    found = [replace(role, phrase=f"{role.phrase}; {_left_out(alike)}", clear=False)]
+    if len(alike) == 1 and not UNSURE.isdisjoint(name_parts(alike[0])):
+        unknown = TableOptions(columns={"unknown": alike[0]})
+        phrase = f"{role.phrase}; those in {alike[0]!r} are unknown"
+        found.insert(0, RoleChoice(role.options.over(unknown), phrase, clear=False))
+    return found
+
+
+def _sharing(named: Sequence[str], free: _Free) -> list[str]:
+    """Return the columns that are not read although most of their words are labels."""
+    words = {
+        name: {part.casefold() for text in c.texts for part in split_text(text, (*STRONG, ","))}
+        for name, c in free.columns.items()
+    }
+    labels = set().union(*(words[name] for name in named))
+    return [
+        name
+        for name, parts in words.items()
+        if name not in named
+        and free.kinds[name] in ("labels", "lists")
+        and 2 * len(parts & labels) >= len(parts) > 0
+    ]
+
+
+def _numbered(free: _Free, texts: Sequence[str]) -> list[str]:
     """Return the columns such as ``l1, l2, l3`` that name the labels of a photo together."""
-    columns = [c for c in free if c.name.strip() in texts and _family(c.name) != folded(c.name)]
-    families = Counter(_family(cells.name) for cells in columns)
-    names = [c.name.strip() for c in columns if families[_family(c.name)] > 1]
-    uses = Counter(text for c in columns for text in c.texts if c.name.strip() in names)
+    columns = [name for name in texts if _family(name) != folded(name)]
+    families = Counter(map(_family, columns))
+    names = [name for name in columns if families[_family(name)] > 1]
+    uses = Counter(free.texts(names))
     return names if len(families) == 1 and any(count > 1 for count in uses.values()) else []
 
 
-def _refuse_long_form(table: Sequence[Cells], kinds: Mapping[str, str], given: Given) -> None:
+def _refuse_long_form(look: Look, kinds: Mapping[str, str]) -> None:
     """Stop where each row says of one photo and one label whether it is present."""
-    names = [name for name, kind in kinds.items() if folded(name) in LONG_LABEL]
+    names = [name for name in kinds if folded(name) in LONG_LABEL]
     values = [
         name
         for name, kind in kinds.items()
         if folded(name) in LONG_ACTION or (folded(name) in LONG_VALUE and kind == "states")
     ]
-    paths = [cells for cells in table if holds_photos(cells)]
-    paths = paths or [cells for cells in table if folded(cells.name) in USUAL_PATHS]
+    paths = [cells for cells in look.columns if cells.holds_photos]
+    paths = paths or [cells for cells in look.columns if folded(cells.name) in USUAL_PATHS]
+    if not names or not paths:
+        return
+    several = len(paths[0].texts) < paths[0].counts.total()
+    for cells in look.columns:
+        unsure = cells.name.strip() in kinds and folded(cells.name) in LONG_SHARE
+        numbers = [_number(text.rstrip("% ").replace(",", ".")) for text in cells.texts]
+        low = 50 if any(number > 1 for number in numbers) else 0.5
+        if unsure and several and any(number < low for number in numbers):
+            raise DataError(
+                f"{look.where}: each row says of one photo and one label how sure it is; "
+                f"keep the rows whose {cells.name.strip()!r} is high enough and remove that "
+                "column, or write one row for each photo"
+            )
     denied = {
         cells.name.strip()
-        for cells in table
+        for cells in look.columns
         if folded(cells.name) in ANSWERS and any(text.casefold() in ABSENT for text in cells.texts)
     }
-    for cells in table:
-        unsure = cells.name.strip() in kinds and folded(cells.name) in LONG_SHARE
-        numbers = [text.rstrip("% ").replace(",", ".") for text in cells.texts]
-        if unsure and names and paths and len(paths[0].texts) < paths[0].rows:
-            low = 50 if any(_number(text) > 1 for text in numbers) else 0.5
-            if any(_number(text) < low for text in numbers):
-                raise DataError(
-                    f"{given['where']}: each row says of one photo and one label how sure it is; "
-                    f"keep the rows whose {cells.name.strip()!r} is high enough and remove that "
-                    "column, or write one row for each photo"
-                )
-    several = bool(paths) and len(paths[0].texts) < paths[0].rows
-    if names and values and paths and (several or not denied.isdisjoint(values)):
+    if values and (several or not denied.isdisjoint(values)):
         raise DataError(
-            f"{given['where']}: each row says of one photo whether it has the label in "
+            f"{look.where}: each row says of one photo whether it has the label in "
             f"{names[0]!r}; write one row for each photo, or keep the rows in which {values[0]!r} "
             "says yes and remove that column"
         )
 
 
-def _columns_of_few_words(free: Sequence[Cells], kinds: Mapping[str, str]) -> list[str]:
+def _columns_of_few_words(free: _Free) -> list[str]:
     """Return the columns most of whose cells are words that they share, whatever these are."""
-    columns = [cells for cells in free if kinds[cells.name.strip()] in ("states", "labels", "text")]
+    columns = [
+        cells
+        for name, cells in free.columns.items()
+        if free.kinds[name] in ("states", "labels", "text")
+    ]
     uses = Counter(word for cells in columns for word in {*map(str.casefold, cells.texts)})
     shared = {word for word, count in uses.items() if count > 1}
     found = []
     for cells in columns:
-        sharing = [cells.counts[text] for text in cells.texts if text.casefold() in shared]
-        filled = sum(cells.counts[text] for text in cells.texts)
-        if 2 * sum(sharing) >= filled and not all(map(NUMBER.fullmatch, cells.texts)):
+        sharing = sum(cells.counts[text] for text in cells.texts if text.casefold() in shared)
+        if 2 * sharing >= cells.filled and not all(map(NUMBER.fullmatch, cells.texts)):
             found.append(cells.name.strip())
     return found if len(shared) <= MOST_SHARED else []
 
 
-def _as_written(free: Sequence[Cells]) -> bool:
+def _as_written(free: _Free) -> bool:
     """Return whether all columns hold 1, 0 or nothing, as in the tables that labelwise writes."""
-    cells = set().union(*(column.counts for column in free))
-    names = {folded(column.name) for column in free}
+    cells = set().union(*(column.counts for column in free.columns.values()))
+    names = {*map(folded, free.columns)}
     split = len(names & {"train", "val", "valid", "test"}) > 1 or not names.isdisjoint(NO_OBJECTS)
-    return (
-        cells <= {"1", "0", "", "unknown"}
-        and not split
-        and all(record_level(column.name) < 2 for column in free)
-    )
+    return cells <= {"1", "0", "", "unknown"} and not split and max(free.levels.values()) < 2
 
 
-def _has_content(cells: Cells) -> bool:
-    """Return whether a column without a name holds more than row numbers."""
-    texts = cells.texts
-    return bool(texts) and not all(INTEGER.fullmatch(text) for text in texts)
+def _block_roles(free: _Free, block: Sequence[str], as_written: bool = False) -> list[RoleChoice]:
+    """Return which columns may be labels of their own, of those that hold states.
 
-
-def _named_roles(named: list[str], kinds: Mapping[str, str], of_labels: Any) -> list[RoleChoice]:
-    filled = [name for name in named if kinds[name] != "nothing"] or named[:1]
-    filled = [n for n in filled if kinds[n] != "numbers"] or filled
-    if len(filled) == 1:
-        return [of_labels(filled)]
-    families = Counter(map(_family, filled))
-    if len(families) == 1:
-        return [of_labels(filled)]
-    return [*(of_labels([name], rivals=True) for name in filled[:3]), of_labels(filled)]
-
-
-def _sharing(named: Sequence[str], free: Sequence[Cells], kinds: Mapping[str, str]) -> list[str]:
-    """Return the columns that are not read although most of their words are labels."""
-    by_name = {
-        cells.name.strip(): {
-            part.casefold() for text in cells.texts for part in split_text(text, (*STRONG, ","))
-        }
-        for cells in free
-    }
-    labels = set().union(*(by_name[name] for name in named))
-    return [
-        name
-        for name, parts in by_name.items()
-        if name not in named
-        and kinds[name] in ("labels", "lists")
-        and 2 * len(parts & labels) >= len(parts) > 0
-    ]
-
-
-def _with_sharing(role: RoleChoice, names: Sequence[str]) -> list[RoleChoice]:
-    """Return the reading that leaves such columns out, and one by which they say the unknown."""
-    found = [replace(role, phrase=f"{role.phrase}; {_left_out(names)}", clear=False)]
-    if not UNSURE.isdisjoint(name_parts(names[0])) and len(names) == 1:
-        columns = {**role.options.get("columns", {}), "unknown": names[0]}
-        phrase = f"{role.phrase}; those in {names[0]!r} are unknown"
-        found.insert(0, RoleChoice({**role.options, "columns": columns}, phrase, clear=False))
-    return found
-
-
-def _split_role(free: Sequence[Cells], given: Given) -> tuple[dict[str, str], str]:
-    """Return the column that says the split, where another name than ``split`` does."""
-    if "split" in given["columns"] or "split" in given["ignore"]:
-        return {}, ""
-    for cells in free:
-        texts = {text.lower() for text in cells.texts}
-        says = texts and texts <= SPLIT_WORDS.keys() and "train" in map(SPLIT_WORDS.get, texts)
-        if says and (folded(cells.name) in SPLIT_NAMES or len(texts) > 1):
-            name = cells.name.strip()
-            return {"split": name}, f"the split is in {name!r}"
-    return {}, ""
-
-
-def _block_roles(
-    free: Sequence[Cells],
-    kinds: Mapping[str, str],
-    block: list[str],
-    base: dict[str, Any],
-    split_note: str,
-    without: Any,
-    as_written: bool = False,
-) -> list[RoleChoice]:
-    """Return which columns may be labels of their own, of those that hold states."""
-    by_name = {cells.name.strip(): cells for cells in free}
-
-    def of_block(
-        names: Sequence[str], phrase: str = "", clear: bool = True, every: bool = False
-    ) -> RoleChoice:
-        some = {*names}
-        out = [name for name in by_name if name not in some]
-        options: dict[str, Any] = {**base, **({"ignore": out} if out else {})}
-        if every:
-            options = {**base, "one_hot": list(names)}
-        places = [by_name[name].place for name in names]
-        at = f"column {places[0]}"
-        if len(places) > 1:
-            together = places[-1] - places[0] + 1 == len(places)
-            at = f"columns {places[0]} to {places[-1]}" if together else f"{len(places)} columns"
-        label, rest = f"{counted(len(names), 'label')} in {at}", without(*names)
-        notes = filter(None, (split_note, label, rest))
-        return RoleChoice(options, phrase, "; ".join(notes), clear, not (split_note or rest))
-
-    unsure = [name for name in block if len(name) > 1 and record_level(name)]
-    if as_written:  # by labelwise itself, where a column such as 'row' or 'train' is a label
-        unsure = []
-    unsure += _saying_none(block)
-    unsure = list(dict.fromkeys([*unsure, *_other_words(by_name, block)]))
-    within, plain = {*block}, [name for name in kinds if not record_level(name)]
-    empty = [n for n, kind in kinds.items() if kind == "nothing" and record_level(n) < 2]
-    texts = [name for name in plain if kinds[name] == "labels" and name not in within]
+    In a table ``as_written`` by labelwise a column such as 'row' or 'train' is a label.
+    """
+    columns, kinds, levels = free.columns, free.kinds, free.levels
+    unsure = [n for n in block if len(n) > 1 and levels[n] and not as_written]
+    unsure += [*_saying_none(block), *_other_words(columns, block)]
+    unsure = list(dict.fromkeys(unsure))
+    plain = [name for name in kinds if not levels[name] and name not in block]
+    texts = [name for name in plain if kinds[name] == "labels"]
     texts += [n for n, k in kinds.items() if k == "lists"]
     numbers = [
         name
         for name in plain
-        if name not in within
-        and (kinds[name] == "shares" or (kinds[name] == "numbers" and _has_counts(by_name[name])))
+        if kinds[name] == "shares" or (kinds[name] == "numbers" and columns[name].counts_things)
     ]
-    doubted = {*unsure}
-    sure = [name for name in block if name not in doubted]
+    sure = [name for name in block if name not in unsure]
     open_columns = [*(unsure if sure else []), *numbers]
-    labels = {*(sure or unsure), *empty}
-    sure = [name for name in by_name if name in labels]
+    labels = {*(sure or unsure), *free.of_kind("nothing")}
+    sure = [name for name in columns if name in labels]
     if not open_columns:
-        found = [of_block(sure, _left_out(texts), clear=not texts)]
+        found = [free.block(sure, _left_out(texts), clear=not texts)]
     else:
-        labels |= {*open_columns}
-        every = [name for name in by_name if name in labels]
+        every = [name for name in columns if name in {*labels, *open_columns}]
+        too = f"labels too: {listed([*map(repr, open_columns)], 5)}"
         found = [
-            of_block(sure, _left_out([*open_columns, *texts]), clear=False),
-            of_block(every, f"labels too: {listed([*map(repr, open_columns)], 5)}", False, True),
+            free.block(sure, _left_out([*open_columns, *texts]), clear=False),
+            free.block(every, too, clear=False, every=True),
         ]
     for text in texts[:2] if len(sure) <= 2 else ():
-        options = {**base, "columns": {**base.get("columns", {}), "labels": text}}
-        note = f"labels are named in {text!r}; {without(text)}"
+        note = f"labels are named in {text!r}; {free.without([text])}"
+        options = free.base.over(TableOptions(columns={"labels": text}))
         found.insert(0, RoleChoice(options, f"labels named in {text!r}", note, clear=False))
     return found
 
@@ -745,7 +709,7 @@ def _other_words(by_name: Mapping[str, Cells], block: Sequence[str]) -> list[str
 # What the cells of a label's own column mean
 
 
-def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
+def state_points(look: Look, own: Sequence[Cells]) -> list[RoleChoice]:
     """Return what the cells of one-hot columns may mean."""
     uses: Counter[str] = Counter()
     first: dict[str, Cells] = {}
@@ -754,10 +718,11 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
             word = text.strip().lower()
             uses[word] += count
             first.setdefault(word, cells)
-    stated: dict[str, list[str]] = {
-        "present": as_list(given.get("present")),
-        "absent": as_list(given.get("absent")),
-        "means_unknown": as_list(given.get("means_unknown")),
+    given = look.given
+    stated = {
+        "present": given.present or (),
+        "absent": given.absent or (),
+        "means_unknown": given.means_unknown or (),
     }
     settled = {word.strip().lower() for words in stated.values() for word in words}
     plain = {word: state_of(word) for word in uses if word not in settled}
@@ -786,24 +751,25 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
             unknown, shown = [], " and ".join(word or "an empty cell" for word in nothing)
             points.append(
                 [
-                    RoleChoice({"means_unknown": nothing}, f"{shown} means unknown"),
-                    RoleChoice({"absent": nothing}, f"{shown} means absent"),
+                    RoleChoice(
+                        TableOptions(means_unknown=tuple(nothing)), f"{shown} means unknown"
+                    ),
+                    RoleChoice(TableOptions(absent=tuple(nothing)), f"{shown} means absent"),
                 ]
             )
-    base: dict[str, Any] = {}
+    base: dict[str, tuple[str, ...]] = {}
     for key, words in (("present", present), ("absent", absent), ("means_unknown", unknown)):
         new = [word for word in words if word not in STATES or (not word and key == "absent")]
         if new:
-            base[key] = [*stated[key], *new]
-    if minus and given.get("minus_one") is None:
-        points.append(
-            [RoleChoice({"minus_one": m}, f"-1 means {m}") for m in ("unknown", "absent")]
-        )
+            base[key] = (*stated[key], *new)
+    if minus and given.minus_one is None:
+        means: tuple[MinusOne, ...] = ("unknown", "absent")
+        points.append([RoleChoice(TableOptions(minus_one=m), f"-1 means {m}") for m in means])
     if crosses:  # beside a tick they may say the opposite
         points.append(
             [
-                RoleChoice({"absent": [*absent, "x"]}, "'x' means absent", clear=False),
-                RoleChoice({"present": [*present, "x"]}, "'x' means present", clear=False),
+                RoleChoice(TableOptions(absent=(*absent, "x")), "'x' means absent", clear=False),
+                RoleChoice(TableOptions(present=(*present, "x")), "'x' means present", clear=False),
             ]
         )
     if odd:
@@ -814,14 +780,15 @@ def state_points(own: Sequence[Cells], given: Given) -> list[RoleChoice]:
         unusual = {*words}.isdisjoint(NONE_WORDS)
         if len(words) == len(odd) == 3 and unusual:  # words of a language that is not known
             two = tuple(sorted(words, key=uses.__getitem__, reverse=True))
-        found = _odd_states(odd, base, stated, given, plain, first, two)
+        column = first[odd[0]].name.strip()
+        found = _odd_states(look, odd, {**stated, **base}, column, {*plain}, two)
         if two is None and len(found) == 3 and {*odd} == {*filter(None, plain)} < {*plain}:
             shown = listed([*map(repr, odd)], 5)  # initials or dates where something was seen
             present_too = f"{shown} mean present, an empty cell absent"
-            seen = RoleChoice({"present": [*odd], "absent": [""]}, present_too, clear=False)
-            found = [seen, *found[:2]]
+            seen = TableOptions(present=tuple(odd), absent=("",))
+            found = [RoleChoice(seen, present_too, clear=False), *found[:2]]
         points.append(found)
-    usual = RoleChoice(base, note=_state_note(base, uses))
+    usual = RoleChoice(_of_states(base), note=_state_note(base, uses))
     return [combined((usual, *choices)) for choices in product(*points)]
 
 
@@ -829,90 +796,84 @@ def _pair(words: set[str]) -> tuple[str, str] | None:
     return next((pair for pair in PAIRS if words == {*pair}), None)
 
 
-def as_list(value: Any) -> list[str]:
-    """Return an option that may be one text or several as a list."""
-    return [value] if isinstance(value, str) else list(value or ())
+def _of_states(words: Mapping[str, tuple[str, ...]]) -> TableOptions:
+    present, absent, unknown = map(words.get, ("present", "absent", "means_unknown"))
+    return TableOptions(present=present, absent=absent, means_unknown=unknown)
 
 
 def _odd_states(
+    look: Look,
     odd: Sequence[str],
-    base: Mapping[str, Any],
-    stated: Mapping[str, Any],
-    given: Given,
-    plain: Mapping[str, str],
-    first: Mapping[str, Cells],
+    stated: Mapping[str, tuple[str, ...]],
+    column: str,
+    words: set[str],
     opposite: Sequence[str] | None = None,
 ) -> list[RoleChoice]:
-    """Return what cells may mean that are not usual words.
+    """Return what cells may mean that are not usual words, the first of them in a column.
 
-    ``opposite`` are the only two, and perhaps a rarer third one, which means unknown.
+    ``stated`` are the words whose meaning is known, ``words`` are all; ``opposite`` are the only
+    two, and perhaps a rarer third one, which means unknown.
     """
     shares = [word for word in odd if _share(word)]
-    if given.get("soft"):  # the columns' reader names the row of a number outside 0 to 1
+    if look.given.soft:  # the columns' reader names the row of a number outside 0 to 1
         odd = [word for word in odd if isnan(_number(word))]
         if not odd:
             return [RoleChoice()]
+
+    def meaning(phrase: str, **of: Sequence[str]) -> RoleChoice:
+        options = {key: (*stated[key], *words) for key, words in of.items() if words}
+        return RoleChoice(_of_states(options), phrase, clear=False)
+
     if len(shares) == len(odd):
         shown = listed([*map(repr, odd)], 3)
-        soft = RoleChoice({"soft": True}, f"{shown}: shares between 0 and 1", clear=False)
-        if len(odd) > 2:
-            return [soft]
-        unknown = [*base.get("means_unknown", stated["means_unknown"]), *odd]
-        return [soft, RoleChoice({"means_unknown": unknown}, f"{shown}: unknown", clear=False)]
+        options = TableOptions(soft=True)
+        soft = RoleChoice(options, f"{shown}: shares between 0 and 1", clear=False)
+        return [soft] if len(odd) > 2 else [soft, meaning(f"{shown}: unknown", means_unknown=odd)]
     numbers = [word for word in odd if NUMBER.fullmatch(word)]
     counts = all(INTEGER.fullmatch(word) and 0 <= int(word) <= 100 for word in numbers)
-    few = counts and ("0" in plain or "" in plain or len(odd) == 1)
+    few = counts and (not words.isdisjoint({"0", ""}) or len(odd) == 1)
     if (numbers and not few) or len(odd) > MOST_ODD + len(numbers):
         shown = listed([*map(repr, odd)], 3)
         raise DataError(
-            f"{given['where']}: the column {first[odd[0]].name.strip()!r} holds cells that say "
+            f"{look.where}: the column {column!r} holds cells that say "
             f"neither yes nor no, such as {shown}; write 1, 0 or nothing, or keep the columns "
             "that are not labels apart with `--set ignore=[COLUMN]`"
         )
-    shown = listed([*map(repr, odd)], 5)
-    verb = "means" if len(odd) == 1 else "mean"
     if opposite is not None:
         one, other, *rare = opposite
-        third = {"means_unknown": [*base.get("means_unknown", ()), *rare]} if rare else {}
+        third = (*stated["means_unknown"], *rare) if rare else None
         last = f", {rare[0]!r} unknown" if rare else ""
         return [
             RoleChoice(
-                {"present": [yes], "absent": [no], **third},
+                TableOptions(present=(yes,), absent=(no,), means_unknown=third),
                 f"{yes!r} means present, {no or 'empty'!r} absent{last}",
                 clear=False,
             )
             for yes, no in ((one, other), (other, one))
             if yes
         ]
-
-    def meaning(parts: Sequence[tuple[str, str, Sequence[str]]]) -> RoleChoice:
-        options = {key: [*base.get(key, stated[key]), *words] for key, _, words in parts if words}
-        phrase = "; ".join(f"{listed([*map(repr, ws)], 5)}: {say}" for _, say, ws in parts if ws)
-        return RoleChoice(options, phrase, clear=False)
-
     heads = {word: re.split(r"[^\w✓✔+-]+", word.strip("([{ "), maxsplit=1)[0] for word in odd}
     yes = [word for word in odd if heads[word] in PRESENT or {*word} <= {"x"}]
     no = [word for word in odd if heads[word] in ABSENT or word in NONE_WORDS - DASHES]
     if no and not yes and len(odd) > 2:
         yes = [word for word in odd if word not in no]
+    shown = listed([*map(repr, odd)], 5)
     if yes or no:
-        rest = ("means_unknown", "unknown", [word for word in odd if word not in (*yes, *no)])
-        qualified = meaning([("present", "present", yes), ("absent", "absent", no), rest])
-        return [qualified, meaning([("means_unknown", "unknown", odd)])]
-    meanings = [("means_unknown", "unknown"), ("present", "present"), ("absent", "absent")]
+        rest = [word for word in odd if word not in (*yes, *no)]
+        parts = (("present", yes), ("absent", no), ("unknown", rest))
+        phrase = "; ".join(f"{listed([*map(repr, ws)], 5)}: {say}" for say, ws in parts if ws)
+        qualified = meaning(phrase, present=yes, absent=no, means_unknown=rest)
+        return [qualified, meaning(f"{shown}: unknown", means_unknown=odd)]
+    says = f"{shown} {'means' if len(odd) == 1 else 'mean'}"
+    unknown = meaning(f"{says} unknown", means_unknown=odd)
+    present = meaning(f"{says} present", present=odd)
     if all(INTEGER.fullmatch(word) for word in odd):
-        meanings = [("present", "present"), ("means_unknown", "unknown")]
-    elif all(word in DASHES for word in odd):
-        meanings = [("means_unknown", "unknown"), ("absent", "absent")]
-    return [
-        RoleChoice(
-            {key: [*base.get(key, stated[key]), *odd]}, f"{shown} {verb} {word}", clear=False
-        )
-        for key, word in meanings
-    ]
+        return [present, unknown]
+    absent = meaning(f"{says} absent", absent=odd)
+    return [unknown, *([] if all(word in DASHES for word in odd) else [present]), absent]
 
 
-def _state_note(base: Mapping[str, Any], uses: Mapping[str, int]) -> str:
+def _state_note(base: Mapping[str, Sequence[str]], uses: Mapping[str, int]) -> str:
     parts = []
     for key, meaning in (("present", "present"), ("absent", "absent")):
         if words := base.get(key):
@@ -929,23 +890,24 @@ def _state_note(base: Mapping[str, Any], uses: Mapping[str, int]) -> str:
 # What separates the labels of a cell, and which words are none
 
 
-def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
+def label_points(look: Look, columns: Sequence[Cells]) -> list[RoleChoice]:
     """Return what may separate the labels of a cell, and what their words may mean."""
+    given = look.given
     counts: Counter[str] = Counter()
     for cells in columns:
-        counts.update({text: count for text, count in cells.counts.items() if text})
+        counts.update({text: cells.counts[text] for text in cells.texts})
     nested = bool(columns) and all(cells.nested for cells in columns)
     numbers = bool(columns) and all(cells.number for cells in columns)
     no_list = {text for text in counts if text.casefold() in WORDS and text[:1] not in "[{(<"}
-    for text in () if nested or given.get("separator") else counts:
+    for text in () if nested or given.separator else counts:
         if JSON_LIKE.match(text) and written_or_plain(text) is None:
             raise DataError(
-                f"{given['where']}: cells hold JSON that does not say plainly which labels are "
+                f"{look.where}: cells hold JSON that does not say plainly which labels are "
                 f"present, such as {text!r:.80}; write the names of the present labels alone"
             )
         if MARKUP.search(text):
             raise DataError(
-                f"{given['where']}: cells hold the signs of a web page, such as {text!r:.80}; "
+                f"{look.where}: cells hold the signs of a web page, such as {text!r:.80}; "
                 "write the names as a person reads them, such as '&' for '&amp;'"
             )
     written = not nested and is_written_list({*counts} - no_list)
@@ -959,14 +921,14 @@ def label_points(columns: Sequence[Cells], given: Given) -> list[RoleChoice]:
         marks = mark_points(counts, given)
     found = []
     for mark in marks:
-        separator = mark.options.get("separator") or given.get("separator") or "|"
+        separator = mark.options.separator or given.separator or ("|",)
         parts: Counter[str] = Counter()
         for text, count in counts.items():
             for part in lists.get(text) or ([] if lists else split_text(text, separator)):
                 parts[spelled(part)] += count
-        if not (lists or given.get("separator")):
-            _refuse_beside(parts, given)
-        if given.get("names") is not None or given.get("classes"):
+        if not (lists or given.separator):
+            _refuse_beside(parts, look.where)
+        if given.names is not None or look.classes:
             found.append(mark)
             continue
         words = word_points(parts, given, numbers)
@@ -995,7 +957,7 @@ PERHAPS = re.compile(
 BULLET = re.compile(r"(?:[-*•]|\d+[.)])\s+\S")
 
 
-def _refuse_beside(parts: Iterable[str], given: Given) -> None:
+def _refuse_beside(parts: Iterable[str], where: str) -> None:
     """Stop where names stand beside numbers, the signs of a list, yes and no, or a negation."""
     found = {part: AMOUNT.fullmatch(part) for part in parts}
     amounts = {part: match["name"] or match["counted"] for part, match in found.items() if match}
@@ -1030,7 +992,7 @@ def _refuse_beside(parts: Iterable[str], given: Given) -> None:
     else:
         return
     raise DataError(
-        f"{given['where']}: cells hold {what}, such as {shown!r:.80}; write the present labels "
+        f"{where}: cells hold {what}, such as {shown!r:.80}; write the present labels "
         "alone; if it belongs to their names, say what separates them with `--set separator=WORD`"
     )
 
@@ -1044,10 +1006,9 @@ def is_written_list(texts: Iterable[str]) -> bool:
     return bool(found) and whole and all(written_or_plain(text) is not None for text in texts)
 
 
-def split_text(text: str, separator: str | Sequence[str]) -> list[str]:
+def split_text(text: str, marks: Sequence[str]) -> list[str]:
     """Return the parts of a cell that are not empty."""
-    marks = (separator,) if isinstance(separator, str) else tuple(separator)
-    return [part.strip() for part in _at_marks(marks).split(text) if part.strip()]
+    return [part.strip() for part in _at_marks(tuple(marks)).split(text) if part.strip()]
 
 
 @lru_cache
@@ -1064,9 +1025,9 @@ class CellEvidence:
     alone: bool
 
 
-def evidence(texts: Iterable[str], separator: Sequence[str]) -> CellEvidence:
+def evidence(texts: Iterable[str], marks: Sequence[str]) -> CellEvidence:
     """Return how many cells with a mark have only parts that another cell has too."""
-    lists = {text: {*split_text(text, separator)} for text in texts}
+    lists = {text: {*split_text(text, marks)} for text in texts}
     uses = Counter(part for parts in lists.values() for part in parts)
     alone = {text for text, parts in lists.items() if parts == {text}}
     marked = [parts for text, parts in lists.items() if text not in alone]
@@ -1076,18 +1037,18 @@ def evidence(texts: Iterable[str], separator: Sequence[str]) -> CellEvidence:
     return CellEvidence(full, any(map(any, backed)), by_itself)
 
 
-def mark_points(counts: Mapping[str, int], given: Given) -> list[RoleChoice]:
+def mark_points(counts: Mapping[str, int], given: TableOptions) -> list[RoleChoice]:
     """Return what may separate the labels in a column of text, best first.
 
     A strong mark separates; a comma or a weak mark if the parts of cells are labels elsewhere.
     Where labels are separated already, only what is left between two marks is looked at.
     """
-    if given.get("separator"):
+    if given.separator:
         return [RoleChoice()]
     texts = [text for text in counts if not no_label(text)]
-    levels = given.get("levels")
-    if (names := given.get("names")) is not None:
-        return _marks_of_names(texts, (*STRONG, *COMMAS, *WEAK, *SOFT), {str(n) for n in names})
+    levels = given.levels
+    if given.names is not None:
+        return _marks_of_names(texts, {*given.names})
     strong = _marks_in(texts, STRONG, levels)
     units = [*{unit for text in texts for unit in split_text(text, strong)}] if strong else texts
     units = [unit for unit in units if not no_label(unit)]
@@ -1118,7 +1079,7 @@ def mark_points(counts: Mapping[str, int], given: Given) -> list[RoleChoice]:
     found = [_by_marks(texts, [*strong, *rest], False)]
     if rest == ["/"] and not strong:
         phrase = "levels: a/b means a too"
-        found.append(RoleChoice({"levels": "/"}, phrase, phrase, False))
+        found.append(RoleChoice(TableOptions(levels="/"), phrase, phrase, False))
     if commas and len(rest) > len(commas):
         found.append(_by_marks(texts, [*strong, *commas], False))
     found.append(_by_marks(texts, strong or ["|"], False))
@@ -1133,7 +1094,7 @@ def _other_marks(units: Sequence[str], known: Collection[str | None]) -> list[st
     links = {f" {word} " for word in words - alone if not EITHER.fullmatch(f" {word} ")}
     found = []
     for mark in sorted((signs | links).difference(known)):
-        parts = [split_text(unit, mark) for unit in units if mark in unit]
+        parts = [split_text(unit, [mark]) for unit in units if mark in unit]
         if any(len(cells) > 1 and alone.issuperset(cells) for cells in parts):
             found.append(mark)
     return found
@@ -1146,31 +1107,29 @@ def _marks_in(texts: Iterable[str], marks: Sequence[str], but: str | None) -> li
 
 def _by_marks(texts: Iterable[str], marks: Sequence[str], clear: bool = True) -> RoleChoice:
     """Return the choice that these marks separate labels; a bar that no cell holds: that none."""
-    value: str | list[str] = marks[0] if len(marks) == 1 else list(marks)
+    options = TableOptions(separator=tuple(marks))
     if list(marks) == ["|"]:
         has_bar = any("|" in text for text in texts)
         phrase = "labels separated by '|'" if has_bar else "one label in each cell"
-        return RoleChoice({"separator": "|"}, phrase, "", clear)
+        return RoleChoice(options, phrase, "", clear)
     shown = " or ".join(MARK_NAMES.get(mark, repr(mark)) for mark in marks)
     note = f"labels are separated by {shown}"
-    return RoleChoice({"separator": value}, f"labels separated by {shown}", note, clear)
+    return RoleChoice(options, f"labels separated by {shown}", note, clear)
 
 
-def _marks_of_names(
-    texts: Sequence[str], marks: Sequence[str], names: set[str]
-) -> list[RoleChoice]:
+def _marks_of_names(texts: Sequence[str], names: set[str]) -> list[RoleChoice]:
     """Return the mark under which every part is one of the given names."""
-    for mark in ("|", *marks):
-        if all(part in names for text in texts for part in split_text(text, mark)):
-            return [RoleChoice() if mark == "|" else RoleChoice({"separator": mark})]
+    for mark in ("|", *STRONG, *COMMAS, *WEAK, *SOFT):
+        if all(part in names for text in texts for part in split_text(text, [mark])):
+            return [RoleChoice(TableOptions(separator=None if mark == "|" else (mark,)))]
     return [RoleChoice()]
 
 
 def blank_points(
-    texts: Iterable[str], parts: Mapping[str, int], mark: RoleChoice, given: Given
+    texts: Iterable[str], parts: Mapping[str, int], mark: RoleChoice, given: TableOptions
 ) -> list[RoleChoice]:
     """Return choices where blanks or underscores seem to join labels into one."""
-    if given.get("separator") or mark.options or any("|" in text for text in texts):
+    if given.separator or mark.options != AS_IT_IS or any("|" in text for text in texts):
         return []
     for joint in (" ", "_", "-"):
         spaced = {part.replace(joint, " "): part for part in parts}
@@ -1191,12 +1150,12 @@ def blank_points(
         numeric = all(re.fullmatch(r"[\d ]+", part) for part in parts)
         thousands = all(re.fullmatch(r"\d{1,3}( \d{3})*", part) for part in parts)
         if joint == " " and ((several > 1 and spaced_words <= {*parts}) or numeric > thousands):
-            return [RoleChoice({"separator": joint}, "", "labels are separated by a blank")]
+            by_blanks = TableOptions(separator=(joint,))
+            return [RoleChoice(by_blanks, "", "labels are separated by a blank")]
         if joined and (joint == " " or alone):
-            shown = MARK_NAMES.get(joint, repr(joint))
             return [
-                RoleChoice({"separator": joint}, f"labels separated by {shown}", clear=False),
-                RoleChoice({"separator": "|"}, "one label in each cell", clear=False),
+                replace(_by_marks([], [joint]), note="", clear=False),
+                _by_marks([], ["|"], clear=False),
             ]
     holding = [(name, word) for name in parts for word in name.split() if word in parts]
     for name, word in [pair for pair in holding if pair[0] != pair[1]][:1]:
@@ -1205,9 +1164,9 @@ def blank_points(
     return []
 
 
-def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[RoleChoice]:
+def word_points(parts: Mapping[str, int], given: TableOptions, numbers: bool) -> list[RoleChoice]:
     """Return what words such as ``none``, ``nan`` and ``?`` may mean."""
-    if given.get("means_none") is not None or given.get("means_unknown") is not None:
+    if given.means_none is not None or given.means_unknown is not None:
         return [RoleChoice()]
     codes = [part for part in parts if NUMBER.fullmatch(part) and part != "-1"]
     classes = len(codes) > 2 or numbers or any(map(CODES.fullmatch, parts))
@@ -1227,76 +1186,71 @@ def word_points(parts: Mapping[str, int], given: Given, numbers: bool) -> list[R
     verb = "means" if len(every) == 1 else "mean"
     choices = []
     if found["none"] and found["unknown"]:
-        options = {f"means_{key}": words for key, words in found.items()}
+        options = TableOptions(
+            means_none=tuple(found["none"]), means_unknown=tuple(found["unknown"])
+        )
         none, unknown = (listed([*map(repr, words)], 3) for words in found.values())
         phrase = f"{none} = none of the labels, {unknown} = unknown"
         choices.append(RoleChoice(options, phrase, phrase, False))
-    order = ("none", "unknown") if found["none"] else ("unknown", "none")
-    for meaning in order:
-        means = "none of the labels" if meaning == "none" else "unknown"
-        phrase = f"{shown} {verb} {means}"
-        choices.append(RoleChoice({f"means_{meaning}": every}, phrase, phrase, False))
+    alike = [
+        (TableOptions(means_none=tuple(every)), f"{shown} {verb} none of the labels"),
+        (TableOptions(means_unknown=tuple(every)), f"{shown} {verb} unknown"),
+    ]
+    for options, phrase in alike if found["none"] else alike[::-1]:
+        choices.append(RoleChoice(options, phrase, phrase, False))
     signs = {word for word in every if not any(map(str.isalnum, word))}
     if not all(word in signs or word.casefold() in SURELY_NO_LABEL for word in every):
         are = "is a label" if len(every) == 1 else "are labels"
-        choices.append(RoleChoice({"means_none": []}, f"{shown} {are}", "", False))
+        choices.append(RoleChoice(TableOptions(means_none=()), f"{shown} {are}", "", False))
     return choices
 
 
-def alike_points(parts: Mapping[str, int], given: Given) -> list[RoleChoice]:
+def alike_points(parts: Mapping[str, int], given: TableOptions) -> list[RoleChoice]:
     """Return whether labels that differ only in case or in the form of letters are one."""
-    groups = alike_names(parts) if given.get("alike") is None else []
+    groups = alike_names(parts) if given.alike is None else []
     if not groups:
         return [RoleChoice()]
     shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:3])
     return [
-        RoleChoice({"alike": "one"}, f"one label: {shown}", "", False),
-        RoleChoice({"alike": "several"}, f"labels that differ: {shown}", "", False),
+        RoleChoice(TableOptions(alike="one"), f"one label: {shown}", "", False),
+        RoleChoice(TableOptions(alike="several"), f"labels that differ: {shown}", "", False),
     ]
 
 
-def split_points(cells: Cells, given: Given) -> list[RoleChoice]:
+def split_points(cells: Cells, given: TableOptions) -> list[RoleChoice]:
     """Return what the words of a split column may mean."""
-    stated = given.get("splits") or {}
-    words = [word for word in cells.counts if word not in stated]
+    words = [word for word in cells.counts if word not in given.splits]
     strange = [word for word in words if word.lower() not in SPLIT_WORDS]
     if not strange:
         return [RoleChoice()]
-    name = cells.name.strip()
-    without = {"ignore": [*given["ignore"], name]}
-    if "split" in given["columns"]:
-        without = {}
-    ignored = RoleChoice(without, f"{name!r} is not read", f"not read: {name!r}", False)
-    usable = any(word.lower() in SPLIT_WORDS for word in words if word) or stated
+    name, found = cells.name.strip(), []
+    if "split" not in given.columns:
+        without = TableOptions(ignore=(*(given.ignore or ()), name))
+        found = [RoleChoice(without, f"{name!r} is not read", f"not read: {name!r}", False)]
+    usable = any(word.lower() in SPLIT_WORDS for word in words if word) or given.splits
+    meant = {word: get_close_matches(word.lower(), SPLIT_WORDS, 1, 0.75) for word in strange}
+    order: dict[str, str] = {}
     if not usable and {*strange} - {""} <= {"0", "1", "2"}:
         order = dict(zip(sorted(strange), ("train", "val", "test"), strict=False))
         if {*strange} == {"0", "1"}:
             order = {"0": "train", "1": "test"}
         order |= {"": OUT} if "" in strange else {}
+    elif all(meant.values()):
+        order = {word: SPLIT_WORDS[near[0]] for word, near in meant.items()}
+    if order:
         shown = ", ".join(f"{word or 'empty'} = {split}" for word, split in order.items())
-        return [RoleChoice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
+        return [RoleChoice(TableOptions(splits=order), shown, shown, False), *found]
+    if not usable:
+        return found or [RoleChoice()]
     shown = listed([repr(word) if word else "an empty cell" for word in strange], 4)
     rows = counted(sum(cells.counts[word] for word in strange), "row")
-    meant = {word: get_close_matches(word.lower(), SPLIT_WORDS, 1, 0.75) for word in strange}
-    if all(meant.values()):
-        order = {word: SPLIT_WORDS[near[0]] for word, near in meant.items()}
-        shown = ", ".join(f"{word} = {split}" for word, split in order.items())
-        return [RoleChoice({"splits": order}, shown, shown, False), *([ignored] if without else [])]
-    found = [
-        RoleChoice(
-            {"splits": {**stated, **dict.fromkeys(strange, OUT)}},
-            f"rows whose split is {shown} are left out",
-            f"{rows} whose split is {shown} {'is' if rows == '1 row' else 'are'} left out",
-            False,
-        )
-    ]
-    if not usable:
-        found = []
-    elif strange == [""]:
-        found.append(
-            RoleChoice({"splits": {**stated, "": "train"}}, "an empty split is train", "", False)
-        )
-    return [*found, *([ignored] if without else [])] or [RoleChoice()]
+    if strange == [""]:
+        train = TableOptions(splits={"": "train"})
+        found.insert(0, RoleChoice(train, "an empty split is train", "", False))
+    aside = f"rows whose split is {shown} are left out"
+    note = f"{rows} whose split is {shown} {'is' if rows == '1 row' else 'are'} left out"
+    out = TableOptions(splits=dict.fromkeys(strange, OUT))
+    return [RoleChoice(out, aside, note, False), *found]
 
 
 def reads_as_columns(names: Sequence[str]) -> bool:
@@ -1314,12 +1268,9 @@ def reads_as_columns(names: Sequence[str]) -> bool:
         Cells(column, place, Counter(rows.get(column, ("1", "0"))))
         for place, column in enumerate(header, 1)
     ]
-    given: dict[str, Any] = {"where": "", "columns": {}, "ignore": []}
     try:
-        found, clear = readings(table, given, text_only=True)
-        options = {**given, **found[0].options}
-        columns, ignore = options["columns"], options["ignore"]
-        layout = find_columns(header, "", columns, ignore, True, one_hot=options.get("one_hot"))
+        found, clear = readings(Look("", table, AS_IT_IS))
+        layout = find_columns(header, "", found[0].options, text_only=True)
     except DataError:
         return False
     return clear and layout.one_hot == (*beside, *names)
@@ -1336,26 +1287,20 @@ def reads_as_lists(names: Sequence[str], several: bool, nested: bool) -> bool:
     odd = () if nested else [n for n in names if "|" in n or re.match(BRACKETED, n, re.DOTALL)]
     counts = Counter(names) + Counter(["|".join(names)] * (several and not nested))
     try:
-        points = label_points([Cells("labels", 1, counts, nested=nested)], {"where": ""})
+        cells = [Cells("labels", 1, counts, nested=nested)]
+        points = label_points(Look("", cells, AS_IT_IS), cells)
     except DataError:
         return False
-    plain = points[0].options in ({}, {"separator": "|"})
+    plain = points[0].options in (AS_IT_IS, TableOptions(separator=("|",)))
     return len(points) == 1 and points[0].clear and plain and not odd
 
 
-def as_setting(key: str, value: Any) -> str:
+def as_setting(key: str, value: object) -> str:
     """Return an option as it is typed in a shell: ``--set 'separator=;'``."""
     if isinstance(value, dict) and key == "columns":
         return " ".join(as_setting(f"{key}.{name}", column) for name, column in value.items())
-    if isinstance(value, bool):
-        text = "true" if value else "false"
-    elif isinstance(value, str):
-        text = value
-        try:
-            if parse_assignments([f"{key}={text}"])[key] != value or "\n" in value:
-                text = json.dumps(value, ensure_ascii=False)
-        except SettingsError:
-            text = json.dumps(value, ensure_ascii=False)
-    else:
-        text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and "\n" not in value:
+        with suppress(SettingsError):
+            text = value if parse_assignments([f"{key}={value}"])[key] == value else text
     return f"--set {shlex.quote(f'{key}={text}')}"

@@ -75,13 +75,6 @@ def from_rows(
     )
 
 
-def label_names(names: Sequence[str] | str | Path | None) -> list[str] | None:
-    """Return given names as a list; text is a file with one name per line."""
-    if isinstance(names, str | Path):
-        names = [line.strip() for line in read_lines(Path(names))]
-    return None if names is None else list(map(str, names))
-
-
 def is_file(path: Path) -> bool:
     """Return whether there is a file; a name that no file can have is none."""
     try:

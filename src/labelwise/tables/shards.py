@@ -54,8 +54,9 @@ from labelwise.pictures.sources import (
     TarMember,
     tar_members,
 )
-from labelwise.tables.columns import TableColumns, Vocabulary
-from labelwise.tables.rows import from_rows, label_names, parse_json, require_file
+from labelwise.tables.columns import Vocabulary
+from labelwise.tables.options import AS_IT_IS, LabelNames, TableColumns, TableOptions, Words
+from labelwise.tables.rows import from_rows, parse_json, require_file
 from labelwise.tables.table import SPLIT_WORDS, LabelTable
 from labelwise.tables.table_builder import TableBuilder
 from labelwise.tables.tabular import known_labels, layout_of, parquet_table, read_tables
@@ -116,21 +117,13 @@ def read_plantnet(path: Path) -> LabelTable:
     return read_folder(inside if inside.is_dir() else path)
 
 
-def read_huggingface(
-    path: Path,
-    *,
-    columns: Mapping[str, str] | None = None,
-    names: Sequence[str] | str | Path | None = None,
-    separator: str | None = None,
-    ignore: Sequence[str] | str = (),
-) -> LabelTable:
+def read_huggingface(path: Path, options: TableOptions = AS_IT_IS) -> LabelTable:
     """Return the table of a folder with metadata files or Parquet shards."""
     files = _huggingface_files(path, *METADATA_NAMES) or _huggingface_files(path, "*.parquet")
     if not files:
         listed = f"{', '.join(METADATA_NAMES)}, or Parquet files as train-00000-of-00001.parquet"
         raise DataError(f"{path}: there must be one of {listed}")
-    options: dict[str, Any] = {"columns": columns, "separator": separator, "ignore": ignore}
-    return read_tables(files, names=names, called=path.resolve().name, **options)
+    return read_tables(files, options, called=path.resolve().name)
 
 
 def _huggingface_files(path: Path, *patterns: str) -> list[tuple[Path, str | None]]:
@@ -160,9 +153,7 @@ def split_of(shard: str) -> str | None:
     return splits.pop() if len(splits) == 1 else None
 
 
-def read_webdataset(
-    path: Path, *, names: Sequence[str] | str | Path | None = None, separator: str = "|"
-) -> LabelTable:
+def read_webdataset(path: Path, *, names: LabelNames = None, separator: str = "|") -> LabelTable:
     """Return the table of a .tar file, or of all .tar files in and below a folder, by name."""
     root, shards = path.parent, [path]
     if path.is_dir():
@@ -181,27 +172,30 @@ def read_webdataset(
 def _joined(
     samples: Sequence[Sequence["Sample"]],
     shards: Sequence[str],
-    names: Sequence[str] | str | Path | None,
+    names: LabelNames,
     separator: str,
     called: str,
 ) -> tuple[LabelTable, Rows, Rows, Rows]:
     rows = [(number, sample) for number, own in enumerate(samples) for sample in own]
     ids = [f"{printable(shards[number])}/{sample.name}" for number, sample in rows]
-    stated, given = [sample.labels for _, sample in rows], label_names(names)
-    known = set(given or ())
+    stated, known = [sample.labels for _, sample in rows], set(names or ())
     for sample_id, labels in zip(ids, stated, strict=True):
         if "class" in labels:  # its name; among given names it may be a number from 0 on
             word = str(labels.pop("class"))
-            if given and word not in known and word.isdecimal():
-                if int(word) >= len(given):
-                    last = len(given) - 1
+            if names and word not in known and word.isdecimal():
+                if int(word) >= len(names):
+                    last = len(names) - 1
                     raise DataError(f"{sample_id}: the class must be in 0..{last}, got {word}")
-                word = given[int(word)]
+                word = names[int(word)]
             labels["labels"] = [word]
     used = [name for name in SAMPLE_COLUMNS if any(name in labels for labels in stated)]
     meanings: dict[str, Any] = {name: name if name in used else None for name in SAMPLE_COLUMNS}
     meanings |= {"path": "path", "image": None, "labels": "labels"}
-    builder = TableBuilder(TableColumns(**meanings, one_hot=()), Vocabulary(given), separator)
+    builder = TableBuilder(
+        TableColumns(**meanings, one_hot=()),
+        Vocabulary(names),
+        TableOptions(separator=(separator,)),
+    )
     if stated:
         arrays = [pa.array(ids, pa.large_string())]
         for column in used:
@@ -440,10 +434,10 @@ class ShardImages(EncodedImages):
 def read_shards(
     parts: Sequence[ShardPart],
     *,
-    columns: Mapping[str, str] | None = None,
-    names: Sequence[str] | str | Path | None = None,
+    columns: Mapping[str, str] = {},
+    names: LabelNames = None,
     separator: str = "|",
-    ignore: Sequence[str] | str = (),
+    ignore: Words = (),
 ) -> LabelTable:
     """Return the table of tar shards, or of Parquet files that hold their images."""
     shards = [shard for source in parts for shard in _shards_of(source)]
@@ -457,7 +451,8 @@ def read_shards(
         if columns or ignore:
             raise DataError(f"{called}: columns and ignore are for Parquet, these are tar shards")
         return _tar_table(shards, names, separator, called)
-    return _parquet_table(shards, columns, label_names(names), separator, ignore, called)
+    options = TableOptions(columns, ignore, names=names, separator=(separator,))
+    return _parquet_table(shards, options, called)
 
 
 def _shards_of(part: ShardPart) -> list[_Shard]:
@@ -483,7 +478,7 @@ def _is_shard(name: str) -> bool:
 
 
 def _tar_table(
-    shards: Sequence[_Shard], names: Sequence[str] | str | Path | None, separator: str, called: str
+    shards: Sequence[_Shard], names: LabelNames, separator: str, called: str
 ) -> LabelTable:
     def read(shard: _Shard) -> list[Sample]:
         stream: IO[bytes] = shard.storage.stream(shard.name)
@@ -513,27 +508,19 @@ def _tar_table(
     return replace(table, images=ShardImages(blocks, block, offset, size, table.ids))
 
 
-def _parquet_table(
-    shards: Sequence[_Shard],
-    columns: Mapping[str, str] | None,
-    names: list[str] | None,
-    separator: str,
-    ignore: Sequence[str] | str,
-    called: str,
-) -> LabelTable:
-    ignored = [ignore] if isinstance(ignore, str) else ignore
+def _parquet_table(shards: Sequence[_Shard], options: TableOptions, called: str) -> LabelTable:
     files = [parquet_table(s.shown, partial(s.storage.stream, s.name)) for s in shards]
-    layout = layout_of(files[0], shards[0].shown, columns, ignored)
+    layout = layout_of(files[0], shards[0].shown, options)
     if layout.image is None:
         rule = "there must be a column 'image' with the bytes of the images"
         raise DataError(f"{shards[0].shown}: {rule}; a table that names them is read from a disk")
-    known = Vocabulary(known_labels(files[0], layout, names))
-    builder = TableBuilder(replace(layout, image=None, path="path"), known, separator)
+    known = Vocabulary(known_labels(files[0], layout, options.names))
+    builder = TableBuilder(replace(layout, image=None, path="path"), known, options)
     wanted = [header for header in layout.headers() if header != layout.image]
     groups: list[Rows] = []  # rows of each row group
     ids: list[str] = []
     for shard, file in zip(shards, files, strict=True):
-        if layout_of(file, shard.shown, columns, ignored) != layout:
+        if layout_of(file, shard.shown, options) != layout:
             raise DataError(f"{shard.shown} and {shards[0].shown} must have the same columns")
         rows = 0
         for batch in file.batches(wanted):

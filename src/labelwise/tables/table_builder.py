@@ -7,10 +7,10 @@ import mmap
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from labelwise.base.names import Names
 from labelwise.base.text import counted, listed
-from labelwise.errors import DataError
+from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.memory import BytesImages
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.tables.columns import (
     At,
-    MinusOne,
     SparseRows,
-    TableColumns,
     Vocabulary,
     alike_names,
     first_true,
@@ -35,12 +33,11 @@ from labelwise.tables.columns import (
     read_one_hot,
     read_shares,
 )
-from labelwise.tables.reading import OUT
+from labelwise.tables.options import AS_IT_IS, OUT, TableColumns, TableOptions
 from labelwise.tables.table import SPLIT_WORDS, SPLITS, LabelSets, LabelTable, SoftLabels
 from labelwise.tables.words import STATES
 from labelwise.types import nearest
 
-Alike = Literal["one", "several"]
 IN_MEMORY = 1 << 30  # bytes
 PLACE = Path("/var/tmp")  # /tmp may itself be memory
 NEVER_0 = (
@@ -98,20 +95,33 @@ class TableBuilder:
         self,
         layout: TableColumns,
         vocabulary: Vocabulary,
-        separator: str | Sequence[str] | None = "|",
-        soft: bool = False,
-        minus_one: MinusOne | None = None,
-        words: Mapping[str, str] | None = None,
-        states: Mapping[str, int] = STATES,
-        splits: Mapping[str, str] | None = None,
-        alike: Alike | None = None,
+        options: TableOptions = AS_IT_IS,
+        where: str = "",
     ) -> None:
-        self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
-        self.strict = separator is None
-        self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
-        self.states, self.splits, self.alike = states, splits or {}, alike
+        self.columns, self.vocabulary, self.options = layout, vocabulary, options
+        told = ("none", options.means_none), ("unknown", options.means_unknown)
+        self.words = {w.strip().casefold(): kind for kind, words in told for w in words or ()}
+        self.states = STATES | {
+            word.strip().lower(): state
+            for words, state in (
+                (options.present, 1),
+                (options.absent, 0),
+                (options.means_unknown, -1),
+                (options.means_none, 0),
+            )
+            for word in words or ()
+        }
+        if layout.labels is not None:
+            if options.soft:
+                raise SettingsError(
+                    f"{where}: soft=true is for one column per label; beside a column "
+                    f"{layout.labels!r} soft labels are in the columns 'soft' and 'shares'"
+                )
+            for key in ("minus_one", "present", "absent"):
+                if getattr(options, key):
+                    raise SettingsError(f"{where}: {key} is for one column per label")
+        self.minus_ones = False
         self.set_aside: Counter[str] = Counter()
-        self.words = words or {}
         self.paths: list[Any] = []
         self.images = _Spool()
         self.present: list[SparseRows] = []
@@ -129,18 +139,16 @@ class TableBuilder:
         *,
         split: str | None = None,
         prefix: str = "",
-        extension: str = "",
     ) -> None:
         """Take in a record batch of file ``where`` that begins after ``first`` rows.
 
-        ``split`` is for files without a split column; ``prefix`` goes before each path and
-        ``extension`` after those that do not end in it.
+        ``split`` is for files without a split column; ``prefix`` goes before each path.
         """
 
         def at(row: int) -> str:
             return f"{where}, row {first + row + 1}"
 
-        layout = self.columns
+        layout, extension = self.columns, self.options.extension or ""
         if layout.split is not None:
             batch = self._with_split(batch, layout.split, at)
         if layout.image is not None:
@@ -180,7 +188,7 @@ class TableBuilder:
         places = []
         for word in coded.dictionary.to_pylist():
             key = word.strip().lower()
-            meaning = self.splits.get(word.strip(), SPLIT_WORDS.get(key))
+            meaning = self.options.splits.get(word.strip(), SPLIT_WORDS.get(key))
             if meaning is None:
                 row, got = first_true(pc.equal(text, word)), f"got {word!r}"
                 rule = f"the split must be train, val or test, {got}{nearest(key, SPLIT_WORDS)}"
@@ -220,7 +228,7 @@ class TableBuilder:
             stated, present = present.union(soft.sets), present.union(soft.majority())
             soft = soft.without_zeros()
         none_absent = len(stated.columns) + len(unknown.columns) == len(stated) * stated.width
-        asks_minus_one = self.minus_ones and self.minus_one != "absent" and none_absent
+        asks_minus_one = self.minus_ones and self.options.minus_one != "absent" and none_absent
         if everything.any():  # these rows know what is stated, and nothing else
             row = np.arange(len(unknown)) + len(unknown) * everything
             both = LabelSets.concatenate([unknown, stated]).take(row)
@@ -263,7 +271,7 @@ class TableBuilder:
             shown = listed([*map(repr, respelled)], 3)
             notes.append(f"{names} in two Unicode spellings or with hidden characters: {shown}")
         groups = [] if self.vocabulary.closed else alike_names(self.vocabulary.numbers)
-        if not groups or self.alike != "one":
+        if not groups or self.options.alike != "one":
             return tuple(notes)
         shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:5])
         uses = Counter(np.concatenate([rows.numbers for rows in self.present]).tolist())
@@ -279,8 +287,8 @@ class TableBuilder:
                 batch,
                 layout.one_hot,
                 at,
-                soft=self.soft_columns,
-                minus_one=self.minus_one,
+                soft=bool(self.options.soft),
+                minus_one=self.options.minus_one,
                 meanings=self.states,
             )
             held: tuple[list[Any], ...] = (self.present, self.unknown, self.soft, self.shares)
@@ -292,9 +300,10 @@ class TableBuilder:
         for header in layout.more_labels:
             present = present.union(self._named(batch, header, at, self.words))
         if layout.soft is not None and layout.shares is not None:
+            marks = self.options.separator or ("|",)
             soft, column = self._named(batch, layout.soft, at), batch.column(layout.shares)
             self.soft.append(soft)
-            self.shares.append(read_shares(column, layout.shares, soft, at, self.separator))
+            self.shares.append(read_shares(column, layout.shares, soft, at, marks))
         self.present.append(present)
         if layout.unknown is None:
             nothing = np.zeros_like(present.sizes)
@@ -313,8 +322,7 @@ class TableBuilder:
         everything: bool = False,
     ) -> SparseRows:
         column = batch.column(header)
-        strict = self.strict and not self.vocabulary.closed
-        rows = read_lists(column, header, self.vocabulary, at, self.separator, words, strict)
+        rows = read_lists(column, header, self.vocabulary, at, self.options.separator, words)
         if rows.everything.any() and not everything:
             raise DataError(f"{at(int(rows.everything.argmax()))}: '*' is for 'unknown' only")
         return rows

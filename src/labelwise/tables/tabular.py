@@ -37,30 +37,23 @@ from labelwise.base.text import (
 )
 from labelwise.errors import DataError, QuestionError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
-from labelwise.tables.columns import (
-    ColumnNames,
-    MinusOne,
-    TableColumns,
-    Vocabulary,
-    find_columns,
-    names_in,
-)
+from labelwise.tables.columns import Vocabulary, names_in
+from labelwise.tables.options import AS_IT_IS, TableColumns, TableOptions, find_columns
 from labelwise.tables.reading import (
-    OUT,
     Cells,
+    Look,
     Reading,
     RoleChoice,
-    as_list,
     as_setting,
     label_points,
     mark_points,
     readings,
 )
-from labelwise.tables.rows import inner, label_names, parse_json, require_file
-from labelwise.tables.table import SPLITS, LabelTable
-from labelwise.tables.table_builder import Alike, TableBuilder
+from labelwise.tables.rows import inner, parse_json, require_file
+from labelwise.tables.table import LabelTable
+from labelwise.tables.table_builder import TableBuilder
 from labelwise.tables.text_files import TextFile, frame_of, open_text
-from labelwise.tables.words import MEANINGS, STATES, USUAL_PATHS, folded
+from labelwise.tables.words import USUAL_PATHS, folded
 from labelwise.types import nearest
 
 BLOCK_BYTES = 1 << 22
@@ -83,7 +76,7 @@ class TabularFile:
     """
 
     header: Sequence[str]
-    batches: Callable[[list[str]], Iterator[Any]]
+    batches: Callable[[list[str]], Iterator[pa.RecordBatch]]
     class_names: Callable[[str], list[str] | None] | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)
     text_only: bool = False
@@ -91,19 +84,13 @@ class TabularFile:
     notes: tuple[str, ...] = ()
 
 
-def open_delimited(
-    path: Path,
-    delimiter: str | None = None,
-    skip_broken: bool = False,
-    encoding: str | None = None,
-    header: int | None = None,
-) -> TabularFile:
+def open_delimited(path: Path, options: TableOptions = AS_IT_IS) -> TabularFile:
     """Return the table in a .csv, .tsv or .txt file with a header line.
 
     Encoding, delimiter and the header's line are found by its first lines, unless they are given.
     """
-    text = open_text(path, encoding)
-    frame = frame_of(text, path, delimiter, header)
+    text = open_text(path, options.encoding)
+    frame = frame_of(text, path, options.delimiter, options.header)
     names = frame.header
     if len(names) > MOST_COLUMNS:
         raise DataError(
@@ -112,7 +99,7 @@ def open_delimited(
         )
     layout = _Layout(path.name, text, frame.delimiter, len(names), frame.above)
     left_out: list[str] = []
-    batches = partial(_delimited_batches, layout, names, left_out, skip_broken)
+    batches = partial(_delimited_batches, layout, names, left_out, bool(options.skip_broken))
     stated = list(map(from_cell, names))
     return TabularFile(stated, batches, text_only=True, left_out=left_out, notes=frame.notes)
 
@@ -190,13 +177,13 @@ class _Layout:
             )
 
 
-def as_cells(columns: Sequence[Any]) -> list[Any]:
+def as_cells(columns: Sequence[pa.Array]) -> list[pa.Array]:
     """Return columns of text for a CSV file, so that no cell is a formula: see ``as_cell``."""
     start = rf"^({FORMULA.pattern})"
     return [pc.replace_substring_regex(column, start, r"'\1") for column in columns]
 
 
-def _from_cells(columns: Sequence[Any]) -> list[Any]:
+def _from_cells(columns: Sequence[pa.Array]) -> list[pa.Array]:
     if not pc.any(pc.starts_with(pa.chunked_array(columns, pa.string()), "'")).as_py():
         return list(columns)
     start = rf"^'({FORMULA.pattern})"
@@ -205,7 +192,7 @@ def _from_cells(columns: Sequence[Any]) -> list[Any]:
 
 def _delimited_batches(
     layout: _Layout, names: Sequence[str], left_out: list[str], skip_broken: bool, wanted: list[str]
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows below the header; broken lines are an error, or named in ``left_out``.
 
     Rows in which all wanted cells are empty, as spreadsheets write below a table, are left out.
@@ -260,7 +247,7 @@ def _delimited_batches(
     left_out += [f"left out: {counted(count, 'row')} {why}" for why, count in spared.items()]
 
 
-def _rows_of(batch: Any, cells: Sequence[str]) -> NDArray[np.bool_]:
+def _rows_of(batch: pa.RecordBatch, cells: Sequence[str]) -> NDArray[np.bool_]:
     """Return which rows hold these cells."""
     same = np.ones(batch.num_rows, np.bool_)
     for column, cell in zip(batch.columns, cells, strict=True):
@@ -325,7 +312,7 @@ def _json_batches(
     objects: Callable[[], Iterator[tuple[int, dict[str, Any]]]],
     unit: str,
     headers: list[str],
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     rows = objects()
     while chunk := list(islice(rows, BATCH_ROWS)):
         for number, row in chunk:
@@ -415,7 +402,7 @@ def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) 
 
 def _parquet_batches(
     name: str, opened: Callable[[], AbstractContextManager[Any]], headers: list[str]
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     try:
         # Read ahead, all row groups would stay in memory until the file is closed.
         with (
@@ -455,78 +442,19 @@ TABULAR: dict[str, Callable[[Path], TabularFile]] = {
 
 def read_tables(
     path: Path | Sequence[tuple[Path, str | None]],
-    *,
-    columns: ColumnNames | None = None,
-    names: Sequence[str] | str | Path | None = None,
-    separator: str | Sequence[str] | None = None,
-    ignore: Sequence[str] | str = (),
-    root: str | Path | None = None,
-    delimiter: str | None = None,
-    extension: str = "",
-    soft: bool = False,
-    minus_one: MinusOne | None = None,
+    options: TableOptions = AS_IT_IS,
     called: str | None = None,
-    levels: str | None = None,
-    means_none: Sequence[str] | str | None = None,
-    means_unknown: Sequence[str] | str | None = None,
-    skip_broken: bool = False,
-    encoding: str | None = None,
-    header: int | None = None,
-    one_hot: Sequence[str] | None = None,
-    present: Sequence[str] | str = (),
-    absent: Sequence[str] | str = (),
-    splits: Mapping[str, str] | None = None,
-    alike: Alike | None = None,
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
 
     What the options leave open is settled by the one reading that explains every cell; where there
     are several, a DataError shows them side by side, each with the options that choose it.
-
-    Image paths start from ``root`` (the files' folder) and end in ``extension``. ``soft`` allows
-    shares between 0 and 1 in the label columns, ``minus_one`` says what -1 means there, ``present``
-    and ``absent`` are words that mean 1 and 0. ``means_none`` and ``means_unknown`` are words that
-    are not labels; with ``levels="/"`` a label a/b says a too. ``one_hot`` names the columns that
-    are labels of their own. ``splits`` maps words to train, val, test or out. ``alike`` says
-    whether labels that differ only in case are one. ``skip_broken`` leaves lines out that are not
-    rows; ``header`` is the number of the line with the names of the columns.
     """
     files = [(path, None)] if isinstance(path, Path) else list(path)
     if not files:
         raise DataError("there is no table to read")
-    if separator in ("", []):
-        raise SettingsError("separator must not be empty")
-    delimiter = "\t" if delimiter == "tab" else delimiter
-    if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii()):
-        raise SettingsError(f"delimiter must be one character or 'tab', got {delimiter!r}")
-    for column, value in (columns or {}).items():
-        if column in MEANINGS and column != "labels" and not isinstance(value, str):
-            raise SettingsError(f"columns.{column} is one column, got {value!r}")
-        if column not in MEANINGS:
-            raise SettingsError(f"a column cannot mean {column!r}{nearest(column, MEANINGS)}")
-    for word, meaning in (splits or {}).items():
-        if meaning not in (*SPLITS, OUT):
-            raise SettingsError(f"splits.{word} must be train, val, test or out, got {meaning!r}")
-    given = _options(files[0][0].name) | {
-        "columns": dict(columns or {}),
-        "ignore": [ignore] if isinstance(ignore, str) else list(ignore),
-        "names": label_names(names),
-        "separator": separator,
-        "extension": extension,
-        "soft": soft,
-        "minus_one": minus_one,
-        "levels": levels,
-        "means_none": means_none,
-        "means_unknown": means_unknown,
-        "one_hot": one_hot,
-        "present": present,
-        "absent": absent,
-        "splits": splits,
-        "alike": alike,
-    }
-    written = (delimiter, skip_broken, encoding, header)
-    streams = [open_tabular(require_file(file), *written) for file, _ in files]
-    reader = _Reader(files, streams, given, root, called)
+    streams = [open_tabular(require_file(file), options) for file, _ in files]
+    reader = _Reader(files, streams, options, called)
     try:
         if (table := reader.read(SAMPLE_ROWS)) is not None:
             return table
@@ -542,57 +470,50 @@ class _Reader:
 
     files: Sequence[tuple[Path, str | None]]
     streams: Sequence[TabularFile]
-    given: dict[str, Any]
-    root: str | Path | None
-    called: str | None
+    given: TableOptions
+    called: str | None = None
     saw_all: bool = False
 
     @property
     def base(self) -> Path:
-        return Path(self.root or os.path.commonpath([file.parent for file, _ in self.files]))
+        """The folder that the paths of photos start from."""
+        folders = [file.parent for file, _ in self.files]
+        return Path(self.given.root or os.path.commonpath(folders))
 
     def read(self, sample: int | None) -> LabelTable | None:
         """Return the table; None if rows that were not looked at may be read in another way."""
-        cells = self.look(sample)
-        settled = self.settle(cells, ask=self.saw_all)
-        if settled is None:
-            return None
-        options, notes = settled
-        suffix = self._suffix(cells, options)
-        table = self.build({**options, "extension": options["extension"] or suffix})
-        if not self.saw_all and self.may_change(table, options):
-            return None
-        if suffix:
-            notes = [*notes, f"the names of photos get the suffix {suffix}"]
-        written = [note for stream in self.streams for note in (*stream.notes, *stream.left_out)]
-        table = replace(table, reading=_stated(options) | ({"extension": suffix} if suffix else {}))
-        return table.noted(*written, *(["; ".join(notes)] if notes else []))
-
-    def settle(self, cells: list[Cells], ask: bool) -> tuple[dict[str, Any], list[str]] | None:
-        """Return the options of the clearly right reading, and its notes; else ask, or None."""
-        stream, given = self.streams[0], self.given
-        given = {**given, "columns": _stated_columns(stream, given["ignore"]) | given["columns"]}
-        if stream.class_names is not None and any(map(stream.class_names, stream.header)):
-            given["classes"] = True
-        found, clear = readings(cells, given, stream.text_only)
-        if not clear and not ask:
+        look = self.look(sample)
+        found, clear = readings(look)
+        if not clear and not self.saw_all:
             return None
         if not clear:
-            self.ask(found, given, cells)
-        return _laid_over(given, found[0].options), [note for note in found[0].notes if note]
+            self.ask(found, look)
+        options = look.given.over(found[0].options)
+        suffix = self._suffix(look, options)
+        if suffix:
+            options = replace(options, extension=suffix)
+        table = self.build(options)
+        if not self.saw_all and self.may_change(table, look, options):
+            return None
+        notes = list(found[0].notes)
+        if suffix:
+            notes.append(f"the names of photos get the suffix {suffix}")
+        written = [note for stream in self.streams for note in (*stream.notes, *stream.left_out)]
+        table = replace(table, reading=options.stated())
+        return table.noted(*written, *(["; ".join(notes)] if notes else []))
 
-    def may_change(self, table: LabelTable, options: Mapping[str, Any]) -> bool:
+    def may_change(self, table: LabelTable, look: Look, options: TableOptions) -> bool:
         """Return whether rows that were not looked at hold what a person would be asked about."""
-        if options["one_hot"] is not None or options["names"] is not None:
+        if options.one_hot is not None or options.names is not None:
             return False
         counts = Counter(dict(zip(table.space.names, table.present.counts().tolist(), strict=True)))
-        settled = {**options, "separator": options["separator"] or "|"}
-        named = Cells("labels", 0, counts)
-        marks = not options["separator"] and mark_points(counts, options) != [RoleChoice()]
-        points = label_points([named], settled)
-        return marks or len(points) > 1 or bool(points[0].options) or not points[0].clear
+        marks = mark_points(counts, options) != [RoleChoice()]
+        settled = replace(options, separator=options.separator or ("|",))
+        points = label_points(replace(look, given=settled), [Cells("labels", 0, counts)])
+        settles = points[0].options != AS_IT_IS or not points[0].clear
+        return marks or len(points) > 1 or settles
 
-    def look(self, sample: int | None) -> list[Cells]:
+    def look(self, sample: int | None) -> Look:
         """Return the distinct cells of each column in the first rows, or in all."""
         self.saw_all = True
         cells: dict[str, Cells] = {}
@@ -608,57 +529,60 @@ class _Reader:
                 if sample is not None and rows >= sample:
                     self.saw_all = False
                     break
-        return list(cells.values())
+        stream = self.streams[0]
+        names = stream.class_names
+        return Look(
+            self.files[0][0].name,
+            list(cells.values()),
+            _stated_by(stream, self.given),
+            stream.text_only,
+            names is not None and any(map(names, stream.header)),
+        )
 
-    def build(self, options: Mapping[str, Any], most: int | None = None) -> LabelTable:
+    def build(self, options: TableOptions, most: int | None = None) -> LabelTable:
         """Return the table as the options say, and nothing else; of its first rows if wanted."""
         builder: TableBuilder | None = None
         for (file, split), stream in zip(self.files, self.streams, strict=True):
-            layout = layout_of(
-                stream, file.name, options["columns"], options["ignore"], options["one_hot"]
-            )
-            known = known_labels(stream, layout, options["names"])
+            layout = layout_of(stream, file.name, options)
+            known = known_labels(stream, layout, options.names)
             first = self.files[0][0].name
             if builder is None:
-                builder = _builder(file.name, layout, known, options)
+                builder = TableBuilder(layout, Vocabulary(known, options.levels), options, first)
             elif layout != builder.columns:
                 raise DataError(f"{file.name} and {first} must have the same columns")
             elif known is not None and known != list(builder.vocabulary.numbers):
                 raise DataError(f"{file.name} and {first} must have the same classes")
-            inside = os.path.relpath(file.parent, self.base) if self.root is None else "."
+            inside = os.path.relpath(file.parent, self.base) if options.root is None else "."
             prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
-            where = {"split": split, "prefix": prefix, "extension": options["extension"]}
             rows = 0
             for batch in stream.batches(layout.headers()):
-                builder.add(batch, file.name, rows, **where)
+                builder.add(batch, file.name, rows, split=split, prefix=prefix)
                 rows += batch.num_rows
                 if most is not None and rows >= most:
                     break
         return cast(TableBuilder, builder).finish(self.base, self.called or self.files[0][0].stem)
 
-    def ask(self, found: Sequence[Reading], given: Mapping[str, Any], cells: list[Cells]) -> None:
+    def ask(self, found: Sequence[Reading], look: Look) -> None:
         """Raise a DataError with the readings side by side, each tried on these files."""
         read: list[tuple[str, str, LabelTable]] = []
         failures = []
         for reading in found:
-            options = _laid_over(given, reading.options)
-            suffix = self._suffix(cells, options)
+            options = look.given.over(reading.options)
+            suffix = self._suffix(look, options)
             try:
                 table = self.build(
-                    {**options, "extension": options["extension"] or suffix}, TRIED_ROWS
+                    replace(options, extension=options.extension or suffix), TRIED_ROWS
                 )
             except (DataError, SettingsError) as error:
                 failures.append(error)
                 continue
             settling = reading.settling
-            again, clear = readings(cells, _laid_over(given, settling), self.streams[0].text_only)
-            if not clear or _laid_over(settling, again[0].options) != _laid_over(
-                settling, reading.options
-            ):
+            again, clear = readings(replace(look, given=look.given.over(settling)))
+            if not clear or settling.over(again[0].options) != settling.over(reading.options):
                 settling = reading.options
             phrase = f"{reading.phrase}: " if reading.phrase else ""
-            command = " ".join(map(as_setting, settling, settling.values()))
-            read.append((phrase, command, table))
+            stated = settling.stated()
+            read.append((phrase, " ".join(map(as_setting, stated, stated.values())), table))
         if not read:
             raise failures[0]
         telling = _differing_rows([table for *_, table in read])
@@ -674,13 +598,13 @@ class _Reader:
         end = "say which" if len(lines) > 1 else "confirm it"
         raise QuestionError(f"{name}: {start}; {end} by adding its options to the command:\n{ways}")
 
-    def _suffix(self, cells: Sequence[Cells], options: Mapping[str, Any]) -> str:
+    def _suffix(self, look: Look, options: TableOptions) -> str:
         """Return the suffix that the names of photos lack, where files of one suffix fit."""
-        by_name = {column.name.strip(): column for column in cells}
+        by_name = {cells.name.strip(): cells for cells in look.columns}
         usual = [name for name in by_name if folded(name) in USUAL_PATHS]
-        name = options["columns"].get("path", (usual or [""])[0])
+        name = (*options.columns_of("path"), *usual, "")[0]
         texts = by_name[name].texts if name in by_name else []
-        if options["extension"] or not texts or any(Path(text).suffix for text in texts):
+        if options.extension or not texts or any(Path(text).suffix for text in texts):
             return ""
         try:
             files = map(Path, islice(LocalStorage(self.base).files(), MOST_SEARCHED))
@@ -690,67 +614,6 @@ class _Reader:
             return ""
         is_one = len(suffixes) == 1 and {*map(str.lower, suffixes)} <= IMAGE_SUFFIXES
         return suffixes.pop() if is_one else ""
-
-
-def _options(where: str) -> dict[str, Any]:
-    """Return the options of a reading that leave everything open."""
-    kinds = "names separator minus_one levels means_none means_unknown one_hot splits alike"
-    empty = {"columns": {}, "ignore": [], "extension": "", "soft": False}
-    return {"where": where, **empty, "present": (), "absent": (), **dict.fromkeys(kinds.split())}
-
-
-def _laid_over(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(options)
-    for key, value in more.items():
-        merged[key] = {**(merged.get(key) or {}), **value} if isinstance(value, dict) else value
-    return merged
-
-
-def _stated(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not as they are by themselves, as a settings file holds them."""
-    plain = ("where", "classes")
-    stated = {key: value for key, value in options.items() if key not in plain}
-    lists = {key: list(value) for key, value in stated.items() if isinstance(value, tuple)}
-    return {
-        key: value
-        for key, value in (stated | lists).items()
-        if value or (value is not None and key.startswith("means_"))
-    }
-
-
-def _builder(
-    where: str, layout: TableColumns, known: list[str] | None, options: Mapping[str, Any]
-) -> TableBuilder:
-    words = None
-    if options["means_none"] is not None or options["means_unknown"] is not None:
-        words = {
-            word.strip().casefold(): meaning
-            for meaning in ("none", "unknown")
-            for word in as_list(options[f"means_{meaning}"])
-        }
-    states = dict(STATES)
-    for key, state in (("present", 1), ("absent", 0), ("means_unknown", -1), ("means_none", 0)):
-        states |= {word.strip().lower(): state for word in as_list(options[key])}
-    if layout.labels is not None:
-        if options["soft"]:
-            raise SettingsError(
-                f"{where}: soft=true is for one column per label; beside a column "
-                f"{layout.labels!r} soft labels are in the columns 'soft' and 'shares'"
-            )
-        for key in ("minus_one", "present", "absent"):
-            if options[key]:
-                raise SettingsError(f"{where}: {key} is for one column per label")
-    return TableBuilder(
-        layout,
-        Vocabulary(known, options["levels"]),
-        options["separator"],
-        options["soft"],
-        options["minus_one"],
-        words,
-        states,
-        options["splits"],
-        options["alike"],
-    )
 
 
 def _differing_rows(tables: Sequence[LabelTable]) -> list[int]:
@@ -788,8 +651,8 @@ def examples(table: LabelTable, telling: Sequence[int] = ()) -> list[tuple[str, 
 
 
 def known_labels(
-    stream: TabularFile, layout: TableColumns, given: list[str] | None
-) -> list[str] | None:
+    stream: TabularFile, layout: TableColumns, given: Sequence[str] | None
+) -> Sequence[str] | None:
     """Return the labels of a table that are known before its rows: given, or stated by the file."""
     if layout.labels is None:
         return [header.strip() for header in layout.one_hot]
@@ -798,53 +661,31 @@ def known_labels(
     return given
 
 
-def _stated_columns(stream: TabularFile, ignore: Sequence[str]) -> dict[str, Any]:
-    """Return the columns whose meaning the file's format states."""
-    return {
+def _stated_by(stream: TabularFile, options: TableOptions) -> TableOptions:
+    """Return the options, and the columns whose meaning the file's format states."""
+    stated = {
         meaning: header
         for meaning, header in stream.meanings.items()
-        if meaning not in stream.header and header not in ignore
+        if meaning not in stream.header and header not in (options.ignore or ())
     }
+    return TableOptions(columns=stated).over(options)
 
 
-def layout_of(
-    stream: TabularFile,
-    where: str,
-    columns: ColumnNames | None = None,
-    ignore: Sequence[str] = (),
-    one_hot: Sequence[str] | None = None,
-) -> TableColumns:
-    """Return what the columns mean by their names, what the format states, and ``columns``."""
-    stated = _stated_columns(stream, ignore) | dict(columns or {})
-    return find_columns(stream.header, where, stated, ignore, stream.text_only, one_hot)
+def layout_of(stream: TabularFile, where: str, options: TableOptions = AS_IT_IS) -> TableColumns:
+    """Return what the columns mean by their names, what the format states, and the options."""
+    return find_columns(stream.header, where, _stated_by(stream, options), stream.text_only)
 
 
-def read_layout(file: Path) -> tuple[TabularFile, TableColumns]:
-    """Return a table's file and what its columns mean by its first rows; ask where it is open."""
-    stream = open_tabular(require_file(file))
-    reader = _Reader([(file, None)], [stream], _options(file.name), None, None)
-    options, _ = reader.settle(reader.look(SAMPLE_ROWS), ask=True) or (reader.given, [])
-    columns, ignore, one_hot = (options[key] for key in ("columns", "ignore", "one_hot"))
-    return stream, layout_of(stream, file.name, columns, ignore, one_hot)
-
-
-def open_tabular(
-    file: Path,
-    delimiter: str | None = None,
-    skip_broken: bool = False,
-    encoding: str | None = None,
-    header: int | None = None,
-) -> TabularFile:
+def open_tabular(file: Path, options: TableOptions = AS_IT_IS) -> TabularFile:
     """Return the table in a file, whose format its suffix tells."""
     suffix = Path(file.stem).suffix if file.suffix.lower() == ".gz" else file.suffix
     opener = TABULAR.get(suffix.lower())
     if opener is None:
         raise DataError(f"{file} must be a table ({', '.join(TABULAR)}), got {file.suffix!r}")
     if opener is open_delimited:
-        return open_delimited(file, delimiter, skip_broken, encoding, header)
-    options = {"delimiter": delimiter, "skip_broken": skip_broken, "encoding": encoding}
-    for option, value in {**options, "header": header}.items():
-        if value:
+        return open_delimited(file, options)
+    for option in ("delimiter", "skip_broken", "encoding", "header"):
+        if getattr(options, option):
             raise SettingsError(f"{file.name}: {option} is for CSV, TSV and TXT files")
     return opener(file)
 

@@ -388,14 +388,9 @@ def _sentence(error: ValidationError) -> str:
 @cache
 def _data_options() -> set[str]:
     """Return the names of what `labelwise data` takes as --set, and of its own two options."""
-    from inspect import signature
+    from labelwise.tables.load import options_of, readers
 
-    from labelwise.tables.load import readers
-
-    known = {"duplicates"}
-    for reader in readers().values():
-        known.update(signature(reader.read).parameters)
-    return known - {"path"}
+    return {"duplicates"}.union(*(options_of(reader.read) for reader in readers().values()))
 
 
 def _nearest_key(path: tuple[int | str, ...]) -> str:
