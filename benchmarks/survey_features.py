@@ -1,12 +1,14 @@
 """Features for the survey, as files that `--source NAME=features:FILE` reads.
 
     python benchmarks/survey_features.py DATA FOLDER
+    python benchmarks/survey_features.py DATA FOLDER photos     for benchmarks/survey_finetuned.py
 
 DATA holds Parquet files of photos (COCO, CIFAR-100, CIFAR-10H), of captions with the features of
 their photos, and Mulan's scene.npz, and ``weights``. Photos go through EfficientNet-Lite0: 3,600 of
 COCO at 128 pixels, 4,000 of CIFAR-100 (fine and coarse labels) and of CIFAR-10H (votes as soft
 labels) at 64. The 40 commonest words of four letters or more are the labels of 4,000 captions. Each
-file keeps the first 128 principal components.
+file keeps the first 128 principal components. ``photos`` are 5,000 of COCO at 128 pixels and 5,000
+of CIFAR-100 at 32 in one file.
 """
 
 import io
@@ -56,18 +58,52 @@ def save(folder: Path, name: str, features: np.ndarray, labels: np.ndarray, name
     )
 
 
-def main(data: Path, folder: Path) -> None:
-    weights = data / "weights" / "tf_efficientnet_lite0_fp16.safetensors"
-    folder.mkdir(parents=True, exist_ok=True)
-    table = pq.read_table(data / "coco80-train-a.parquet").slice(0, 3600).to_pydict()
-    names = sorted({label for labels in table["labels"] for label in labels})
-    labels = np.array([[name in own for name in names] for own in table["labels"]])
-    save(folder, "coco", looked_at(table["image"], 128, weights), labels, names)
-    table = pq.read_table(data / "cifar100-train-a.parquet").slice(0, 4000).to_pydict()
+def coco(data: Path, half: str, count: int) -> tuple[list[bytes], list[list[str]]]:
+    table = pq.read_table(data / f"coco80-train-{half}.parquet").slice(0, count).to_pydict()
+    return table["image"], table["labels"]
+
+
+def cifar100(data: Path, count: int) -> tuple[list[bytes], np.ndarray, list[str]]:
+    table = pq.read_table(data / "cifar100-train-a.parquet")  # in the order of its classes
+    drawn = np.sort(np.random.default_rng(0).permutation(len(table))[:count])
+    table = table.take(drawn).to_pydict()
     fine, coarse = (np.array(table[kind]) for kind in ("fine", "coarse"))
     labels = np.concatenate([np.eye(100, dtype=bool)[fine], np.eye(20, dtype=bool)[coarse]], 1)
     names = [f"fine {k}" for k in range(100)] + [f"coarse {k}" for k in range(20)]
-    save(folder, "cifar100", looked_at(table["image"], 64, weights), labels, names)
+    return table["image"], labels, names
+
+
+def known(tags: list[list[str]]) -> tuple[np.ndarray, list[str]]:
+    names = sorted({label for labels in tags for label in labels})
+    return np.array([[name in own for name in names] for own in tags]), names
+
+
+def photos(data: Path, folder: Path) -> None:
+    """Write the photos that networks are fine-tuned on, small and encoded, with their labels."""
+    small, tags = [], []
+    for half, count in (("a", 3750), ("b", 1250)):
+        images, labels = coco(data, half, count)
+        tags += labels
+        for image in images:
+            with io.BytesIO() as file:
+                shown = Image.open(io.BytesIO(image)).convert("RGB")
+                shown.resize((128, 128), Image.Resampling.BICUBIC).save(file, "WEBP", quality=70)
+                small.append(file.getvalue())
+    sets = {"coco": (small, *known(tags)), "cifar100": cifar100(data, 5000)}
+    arrays = {}
+    for name, (images, labels, names) in sets.items():
+        arrays[f"{name} photos"] = np.frombuffer(b"".join(images), np.uint8)
+        arrays[f"{name} offsets"] = np.cumsum([0, *map(len, images)])
+        arrays |= {f"{name} labels": labels, f"{name} names": np.array(names)}
+    np.savez(folder / "photos.npz", **arrays)
+
+
+def main(data: Path, folder: Path) -> None:
+    weights = data / "weights" / "tf_efficientnet_lite0_fp16.safetensors"
+    images, tags = coco(data, "a", 3600)
+    save(folder, "coco", looked_at(images, 128, weights), *known(tags))
+    images, labels, names = cifar100(data, 4000)
+    save(folder, "cifar100", looked_at(images, 64, weights), labels, names)
     table = pq.read_table(data / "cifar10h-test.parquet").slice(0, 4000).to_pydict()
     votes = np.array(table["votes"], np.float32)
     names = [f"kind {k}" for k in range(10)]
@@ -89,4 +125,6 @@ def main(data: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    data, folder = map(Path, sys.argv[1:3])
+    folder.mkdir(parents=True, exist_ok=True)
+    (photos if sys.argv[3:] == ["photos"] else main)(data, folder)
