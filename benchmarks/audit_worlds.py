@@ -1,6 +1,6 @@
 """Does an audit of a tag table keep its word, and at what price? Simulated worlds, 1,000 draws.
 
-    python benchmarks/audit_worlds.py [--draws 1000] [--jobs 15] [--out FILE.json] [--no-sheets]
+    python benchmarks/audit_worlds.py [--draws 1000] [--jobs 15] [--out FILE.json] [--rows FILE]
     python benchmarks/audit_worlds.py --page evidence/audit.md
 
     mixed       40 tags, log-normal volumes, 65 % of the tags near .96 right, the others near .67
@@ -12,13 +12,16 @@
     small       1 to 4 tags of 1 to 25 uses
     per tag     12 tags, one guarantee per tag
     frequent    38 rare tags that are right, 2 frequent ones between 84 and 89 % right
+    lowered     30 tags, each just below R % right, R between 70 and 94: people ask for 95 % and
+                lower the level by what they see, at most twice, on the same answers
 
 The sentence is what is tested: level and uses are read from its text. An audit ends at 600
 answers. After 20 answers, and at twice as many each time, the range of the forecast is compared
 with the answers that a guarantee took in the end. A second audit of each table comes in sheets of
-50 questions, whose answers are counted, unless --no-sheets; those figures are kept apart. Shares
-carry Clopper-Pearson intervals. The oracle knows each tag's precision, needs no answer to choose,
-and keeps the most right uses that 250 answers (150 with scores) are expected to guarantee.
+50 questions, whose answers are counted, and whose guarantee is compared with the truth as well.
+Shares carry Clopper-Pearson intervals. The oracle knows each tag's precision, needs no answer to
+choose, and keeps the most right uses that 250 answers (150 with scores) are expected to guarantee.
+--rows keeps what each draw found.
 """
 
 import argparse
@@ -48,6 +51,7 @@ NAMES = {
     "at the line": "30 tags, each just below 90 % right",
     "per tag": "12 tags, one guarantee per tag",
     "frequent": "38 rare right tags, 2 frequent ones just below 90 %",
+    "lowered": "30 tags, each just below a level, lowered twice",
 }
 GOAL = {"scores": 150, "no signal": 150}  # answers; 250 without scores
 SAID = re.compile(
@@ -57,7 +61,8 @@ SAID = re.compile(
 
 def table(world, rng):
     """Return which uses of each tag are right, and scores or None."""
-    tags = {"good": 25, "broad": 60, "at the line": 30, "per tag": 12}.get(world, 40)
+    tags = {"good": 25, "broad": 60, "per tag": 12} | dict.fromkeys(("at the line", "lowered"), 30)
+    tags = tags.get(world, 40)
     sizes = np.ceil(np.exp(rng.normal(np.log(100), 1.4, tags))).astype(int)
     near = rng.random(tags) < 0.65
     rates = np.where(near, rng.beta(48, 2, tags), rng.beta(10, 5, tags))
@@ -72,9 +77,10 @@ def table(world, rng):
         sizes = np.concatenate([rng.integers(1500, 2500, 2), rng.integers(10, 60, 38)])
         rates = np.concatenate([rng.uniform(0.84, 0.89, 2), np.ones(38)])
     right = [rng.random(n) < p for n, p in zip(sizes, rates, strict=True)]
-    if world == "at the line":
+    if world in ("at the line", "lowered"):
+        wrong = 0.1 if world == "at the line" else rng.uniform(0.06, 0.3)
         sizes = np.maximum(sizes, 20)
-        right = [rng.permutation(n) >= np.floor(0.1 * n) + 1 for n in sizes]
+        right = [rng.permutation(n) >= np.floor(wrong * n) + 1 for n in sizes]
     gap = {"scores": 1.5, "no signal": 0.0}.get(world)
     return right, None if gap is None else [rng.normal(size=len(r)) + gap * r for r in right]
 
@@ -88,8 +94,35 @@ def oracle(right, answers):
     return float((uses - wrong)[fits].max(initial=0) / max((uses - wrong)[-1], 1))
 
 
+def is_broken(audit, right):
+    """Whether a guaranteed set holds fewer right uses than its sentence says."""
+    said, kept = SAID.search(audit.verdict().sentence()), audit.kept()
+    if not said:
+        return False
+    hits = sum((own & kept[k][audit.bins[k]]).sum() for k, own in enumerate(right))
+    return bool(hits < float(said[1]) / 100 * int(said[2].replace(",", "")) - 1e-9)
+
+
+def draw_lowered(seed):
+    """Return whether a guarantee came after levels that answers led people to, and was broken."""
+    right, _ = table("lowered", np.random.default_rng((5, seed)))
+    sizes, answers, level = [len(one) for one in right], {}, 0.95
+    for place, most in enumerate((150, 300, MOST)):
+        audit = Audit(sizes, seed=seed, right_at_least=level)
+        while (use := audit.question) is not None and audit.count < most:
+            answers[use] = "yes" if right[use[0]][use[1]] else "no"
+            audit.answer(answers[use])
+        if audit.verdict().guaranteed:
+            return {"tested": place + 1, "made": 1, "broken": int(is_broken(audit, right))}
+        share = np.mean([word == "yes" for word in answers.values()])
+        level = round(min(np.floor(100 * share) / 100, level - 0.01), 2)
+    return {"tested": place + 1, "made": 0, "broken": 0}
+
+
 def draw(task):
-    world, seed, has_sheets = task
+    world, seed = task
+    if world == "lowered":
+        return draw_lowered(seed)
     rng = np.random.default_rng((5, seed))
     right, scores = table(world, rng)
     sizes = [len(one) for one in right]
@@ -98,7 +131,7 @@ def draw(task):
     forecasts = []
     while (use := audit.question) is not None and audit.count < most:
         if audit.count in FORECASTS and (said := audit.forecast()) is not None:
-            forecasts.append((audit.count, *said))
+            forecasts.append((audit.count, *said, float(audit.more())))
         audit.answer("yes" if right[use[0]][use[1]] else "no")
     verdict, kept = audit.verdict(), audit.kept()
     in_kept = [kept[k][audit.bins[k]] for k in range(len(right))]
@@ -107,13 +140,11 @@ def draw(task):
     total = sum(one.sum() for one in right)
     said = SAID.search(verdict.sentence())
     broken = tags_broken = 0
-    if said:
-        level = float(said[1]) / 100
-        if said[2]:
-            broken = int(hits.sum() < level * int(said[2].replace(",", "")) - 1e-9)
-        else:
-            tags_broken = int((hits < level * uses - 1e-9).sum())
-            broken = int(tags_broken > 0)
+    if said and said[2]:
+        broken = int(is_broken(audit, right))
+    elif said:
+        tags_broken = int((hits < float(said[1]) / 100 * uses - 1e-9).sum())
+        broken = int(tags_broken > 0)
     inside = [
         (one.low - 1e-9 <= right[k].mean() <= one.high + 1e-9)
         for k in range(len(right))
@@ -132,10 +163,10 @@ def draw(task):
         "oracle": oracle(right, GOAL.get(world, 250)),
         "tag_intervals": [int(sum(inside)), len(inside)],
         "forecasts": [
-            (at, low, high, verdict.guaranteed and at + low <= audit.count <= at + high)
-            for at, low, high in forecasts
+            (at, low, high, verdict.guaranteed and at + low <= audit.count <= at + high, more)
+            for at, low, high, more in forecasts
         ],
-        **(sheets(right, scores, seed) if has_sheets and world != "per tag" else {}),
+        **(sheets(right, scores, seed) if world != "per tag" else {}),
     }
 
 
@@ -157,6 +188,7 @@ def sheets(right, scores, seed):
         "sheet_answers": len(answers),
         "sheet_used": len(audit.used),
         "sheet_made": int(audit.verdict().guaranteed),
+        "sheet_broken": int(is_broken(audit, right)),
     }
 
 
@@ -190,14 +222,32 @@ def interval(hits, of):
     return [round(float(one), 4) for one in (hits / of, ends.low, ends.high)]
 
 
+def summary_of_lowered(rows):
+    allowed = [0.05 * row["tested"] for row in rows if row["made"]]
+    return {
+        "draws": len(rows),
+        "made": interval(len(allowed), len(rows)),
+        "broken_of_draws": interval(sum(row["broken"] for row in rows), len(rows)),
+        "broken_after": {
+            tested: interval(
+                sum(row["broken"] for row in rows if row["tested"] == tested), len(rows)
+            )
+            for tested in (1, 2, 3)
+        },
+        "error_told_on_average": round(float(np.mean(allowed)), 4) if allowed else None,
+    }
+
+
 def summary(rows):
+    if "answers" not in rows[0]:
+        return summary_of_lowered(rows)
     made = [row for row in rows if row["made"]]
     covered = np.sum([row["tag_intervals"] for row in rows], 0)
     answers = sorted(row["answers"] for row in made)
     first = [row["forecasts"][0] for row in made if row["forecasts"]]
     every = [one for row in made for one in row["forecasts"]]
     of_all = [row["forecasts"][0][3] for row in rows if row["forecasts"]]
-    widths = [high / max(low, 10) for _, low, high, _ in first]
+    widths = [high / max(low, 10) for _, low, high, _, _ in first]
     given = sum(row.get("sheet_answers", 0) for row in rows)
     return {
         "draws": len(rows),
@@ -224,6 +274,7 @@ def summary(rows):
         "median_forecast": np.median([one[1:3] for one in first], 0).tolist() if first else None,
         "sheet_answers_used": interval(sum(row.get("sheet_used", 0) for row in rows), given),
         "sheet_made": interval(sum(row.get("sheet_made", 0) for row in rows), len(rows)),
+        "sheet_broken": interval(sum(row.get("sheet_broken", 0) for row in rows), len(rows)),
         "sheet_answers": float(np.median([row.get("sheet_answers", 0) for row in rows])),
         "rare_right_tags_kept": round(float(np.mean([row["rare_kept"] for row in rows])), 2),
     }
@@ -236,7 +287,7 @@ def page(text):
     head += ["first forecast kept, of those made, %", "answers of sheets used, %"]
     lines = [head, ["---"] * len(head)]
     for world, name in NAMES.items():
-        if (own := text.get(world)) is None:
+        if (own := text.get(world)) is None or "median_answers" not in own:
             continue
         key = "tags_broken_of_made" if world == "per tag" else "broken_of_made"
         shares = [own["made"], own[key] or [0.0, 0.0, 1.0]]
@@ -246,8 +297,7 @@ def page(text):
         cells += ["" if kept is None else f"{100 * kept:.1f}"]
         cells += [f"{100 * own['oracle_keeps']:.1f}" if world in ("mixed", "frequent") else ""]
         cells += [f"{100 * own['tag_intervals_cover'][0]:.1f}"]
-        new = text.get("without sheets", {}).get(world, {"first_forecast_kept": None})
-        part, used = new["first_forecast_kept"], own["sheet_answers_used"]
+        part, used = own["first_forecast_kept"], own["sheet_answers_used"]
         ends = part and " ({1:.1f} to {2:.1f})".format(*(100 * one for one in part))
         cells.append("" if part is None else f"{100 * part[0]:.1f}{ends}")
         cells.append("" if used is None else f"{100 * used[0]:.1f}")
@@ -260,9 +310,9 @@ def main():
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--no-sheets", action="store_true")
     parser.add_argument("--worlds", nargs="*", default=NAMES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/audit_worlds.json"))
+    parser.add_argument("--rows", type=Path, help="what each draw found, one line a world")
     parser.add_argument("--page", type=Path, help="put the figures of --out into this page alone")
     arguments = parser.parse_args()
     if arguments.page is not None:
@@ -282,14 +332,15 @@ def main():
         for world in arguments.worlds:
             start = time.monotonic()
             first = arguments.first_seed
-            seeds = range(first, first + arguments.draws)
-            tasks = [(world, seed, not arguments.no_sheets) for seed in seeds]
+            tasks = [(world, seed) for seed in range(first, first + arguments.draws)]
             rows = list(pool.map(draw, tasks, chunksize=4))
             seconds = round(time.monotonic() - start)
-            place = text.setdefault("without sheets", {}) if arguments.no_sheets else text
-            place[world] = {"command": command, "seconds": seconds, **summary(rows)}
-            print(world, place[world], flush=True)
+            text[world] = {"command": command, "seconds": seconds, **summary(rows)}
+            print(world, text[world], flush=True)
             arguments.out.write_text(json.dumps(text, indent=1) + "\n")
+            if arguments.rows is not None:
+                with arguments.rows.open("a") as file:
+                    file.write(json.dumps({world: rows}) + "\n")
         rows = list(pool.map(draw_recall, range(arguments.draws), chunksize=50))
     missed, recall = np.sum(rows, 0)
     text["recall"] = {

@@ -117,7 +117,12 @@ def summary_of_lists(rows):
         "shown": round(len(shown) / len(rows), 4),
         "covers": interval(sum(r["covers"] for r in shown), len(shown)),
         "width": mean(shown, "width"),
+        "widest": round(max((r["width"] for r in shown), default=0.0), 4),
         "true_wrong": mean(shown, "wrong"),
+        "true_wrong_error": round(float(np.std([r["wrong"] for r in shown])) / len(shown) ** 0.5, 4)
+        if shown
+        else None,
+        "more_than_asked": interval(sum(r["wrong"] > WRONG for r in shown), len(shown)),
         "said_wrong": mean(shown, "said"),
         "counted": round(len(counted) / len(rows), 4),
         "count_covers": interval(sum(r["count_covers"] for r in counted), len(counted)),
@@ -147,7 +152,7 @@ def main():
     parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/list_worlds.json"))
     arguments = parser.parse_args()
-    lists, audits = {}, {}
+    lists, audits, every = {}, {}, []
     command = "python " + " ".join(["benchmarks/list_worlds.py", *sys.argv[1:]])
     text = {"command": command, "figures": {"lists": lists, "audits": audits}}
     with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -158,9 +163,10 @@ def main():
             ]
             rows = list(pool.map(draw_list, tasks, chunksize=50))
             name = f"{model}, share {share}, {'shift' if moved else 'no shift'}"
-            lists[name] = summary_of_lists(rows)
+            lists[name], every = summary_of_lists(rows), every + rows
             print(name, lists[name], flush=True)
             arguments.out.write_text(json.dumps(text, indent=1) + "\n")
+        lists["all"] = summary_of_lists(every)
         for library, answers in product((1000, 10_000), (12, 30, 60)):
             settings = list(product(MODELS[:4], (0.02, 0.2)))
             tasks = [
