@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labelwise.base.arrays import is_tensor, to_numpy
+from labelwise.base.arrays import Floats, Values, is_tensor, to_numpy
 from labelwise.base.files import replacing, require_regular, summed, without_sum
 from labelwise.base.groups import Groups
 from labelwise.base.pydantic_errors import first_fault
@@ -50,8 +50,8 @@ class Predictions:
     """
 
     ids: Sequence[str]
-    logits: NDArray[Any]
-    labels: NDArray[Any]
+    logits: Floats
+    labels: Values
     observed: NDArray[np.bool_] | None
     names: tuple[str, ...]
     split: str
@@ -336,5 +336,5 @@ def _texts(table: Any, name: str) -> list[str]:
     return values
 
 
-def _to_lists(matrix: NDArray[Any]) -> Any:
+def _to_lists(matrix: Values) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])

@@ -24,13 +24,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import floor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.answers.log import ANSWER_WORDS, AnswerLog, answered
-from labelwise.base.arrays import Array, Numbers, as_mask, check_shapes, to_numpy
+from labelwise.base.arrays import Array, Numbers, Values, as_mask, check_shapes, to_numpy
 from labelwise.base.special import expit, logit
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import from_cell
@@ -319,7 +319,7 @@ def _fit_with_mistakes(
 
 
 def deal_folds(
-    rows: int, folds: int, *, seed: int = 0, group: NDArray[Any] | None = None
+    rows: int, folds: int, *, seed: int = 0, group: Values | None = None
 ) -> NDArray[np.int64]:
     """Return the number of the fold (N,) of each row; rows of one ``group`` (N,) share a fold."""
     units = np.arange(rows) if group is None else np.unique(group, return_inverse=True)[1]

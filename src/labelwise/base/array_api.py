@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import NDArray
 
 from labelwise.base.arrays import is_tensor, to_numpy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-A = TypeVar("A", NDArray[Any], "Tensor")
+A = TypeVar("A", np.ndarray, "Tensor")
 
 LINEAR = 20.0  # beyond it softplus(x) is x, as torch has it
 

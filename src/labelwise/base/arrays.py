@@ -20,16 +20,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+Mask: TypeAlias = NDArray[np.bool_]
+Numbers: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.floating]  # of any width
+Values: TypeAlias = NDArray[np.bool_ | np.integer | np.floating]  # real numbers of any type
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from typing_extensions import TypeIs
 
-    Array: TypeAlias = NDArray[Any] | Tensor
+    Array: TypeAlias = Values | Tensor
 else:
-    Array = NDArray[Any]
-Mask: TypeAlias = NDArray[np.bool_]
-Numbers: TypeAlias = NDArray[np.float64]
+    Array = Values
 
 
 def is_tensor(array: object) -> "TypeIs[Tensor]":
@@ -39,7 +42,7 @@ def is_tensor(array: object) -> "TypeIs[Tensor]":
     return kind is not None and isinstance(array, kind)
 
 
-def to_numpy(array: Array) -> NDArray[Any]:
+def to_numpy(array: Array) -> np.ndarray:
     """Return the array as numpy on the host; half precision as float32."""
     if is_tensor(array):
         values = array.detach()
@@ -83,7 +86,7 @@ def check_shapes(**arrays: Array | None) -> tuple[int, int]:
     return matrix.shape[0], matrix.shape[1]
 
 
-def as_mask(values: NDArray[Any], name: str) -> Mask:
+def as_mask(values: np.ndarray, name: str) -> Mask:
     """Return booleans; of numbers only 0 and 1 are taken.
 
     >>> as_mask(np.array([1.0, 0.0]), "observed")
@@ -104,11 +107,10 @@ def mask_tensor(values: Array, name: str, device: "torch.device | str | None" = 
     return as_mask(tensor, name)  # type: ignore[return-value]
 
 
-def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
+def present_labels(labels: Values, observed: Mask | None) -> Mask:
     """Return where a label is observed and present; observed labels must be 0 or 1."""
-    present: Mask = labels
+    present: Mask = np.asarray(labels, np.bool_) if labels.dtype == np.bool_ else labels == 1
     if labels.dtype != np.bool_:
-        present = labels == 1
         odd = ~present & (labels != 0)
         odd = odd if observed is None else odd & observed
         if odd.any():
@@ -117,7 +119,7 @@ def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
     return present if observed is None else present & observed
 
 
-def check_probabilities(values: NDArray[Any], name: str) -> None:
+def check_probabilities(values: Values, name: str) -> None:
     """Raise unless all values lie in [0, 1]; NaN does not."""
     if values.size and values.dtype != np.bool_:
         low, high = values.min(), values.max()

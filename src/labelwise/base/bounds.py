@@ -20,18 +20,16 @@ the promise, together, with the full confidence: there is no price for their num
 
 from collections.abc import Callable
 from math import sqrt
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelwise.base.arrays import Numbers
+from labelwise.base.arrays import Numbers, Values
 from labelwise.base.special import betainc, betaincinv, logsumexp
 
 STAKES = np.geomspace(0.02, 0.95, 12)
 
 
-def binomial_p_values(losses: NDArray[Any], counts: NDArray[Any], level: float) -> Numbers:
+def binomial_p_values(losses: Values, counts: Values, level: float) -> Numbers:
     """Return the p-values of "risk >= level" for numbers of losses among ``counts`` trials.
 
     They are P(X <= losses) = I_{1-level}(n - k, k + 1), and 1 where there are no trials. From
@@ -66,15 +64,15 @@ def _capital(excess: Numbers, most: float) -> Numbers:
     return np.stack([np.log1p(-stake / most * excess).sum(0) for stake in STAKES])
 
 
-def hoeffding_bentkus_p_values(means: NDArray[Any], counts: NDArray[Any], level: float) -> Numbers:
+def hoeffding_bentkus_p_values(means: Values, counts: Values, level: float) -> Numbers:
     """Return the p-values of "risk >= level" for mean losses in [0, 1]."""
-    counts = np.asarray(counts, dtype=np.float64)
+    tested = np.asarray(counts, dtype=np.float64)
     mean = np.minimum(np.asarray(means, dtype=np.float64), level)
     with np.errstate(divide="ignore", invalid="ignore"):
         first = np.where(mean > 0, mean * np.log(mean / level), 0.0)
         distance = first + (1 - mean) * np.log((1 - mean) / (1 - level))
-    bentkus = np.e * binomial_p_values(np.ceil(counts * np.asarray(means) - 1e-9), counts, level)
-    return np.where(counts > 0, np.minimum(np.minimum(np.exp(-counts * distance), bentkus), 1), 1.0)
+    bentkus = np.e * binomial_p_values(np.ceil(tested * np.asarray(means) - 1e-9), tested, level)
+    return np.where(tested > 0, np.minimum(np.minimum(np.exp(-tested * distance), bentkus), 1), 1.0)
 
 
 def clopper_pearson(hits: float, count: float, confidence: float) -> tuple[float, float]:

@@ -12,15 +12,14 @@ of them. Its degrees of freedom are taken as 2 K - 1, from 1 to G - 1
 (``benchmarks/group_figures.py`` at commit ad8fbb06).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.arrays import Numbers
+from labelwise.base.arrays import Numbers, Values
 from labelwise.base.special import ndtr, ndtri, stdtrit
 from labelwise.errors import DataError
 
@@ -33,7 +32,7 @@ class Groups:
     count: int
 
     @classmethod
-    def of(cls, names: Sequence[Any] | NDArray[Any]) -> "Groups":
+    def of(cls, names: Iterable[object]) -> "Groups":
         """Return the groups of photos whose groups have these names (N,)."""
         different, codes = np.unique(np.asarray(list(names)), return_inverse=True)
         return cls(codes.astype(np.int64), len(different))
@@ -50,22 +49,22 @@ class Groups:
     def sizes(self) -> NDArray[np.int64]:
         return np.bincount(self.codes, minlength=self.count)
 
-    def take(self, rows: NDArray[Any]) -> "Groups":
+    def take(self, rows: Values) -> "Groups":
         return Groups.of(self.codes[rows])
 
-    def sums(self, values: NDArray[Any]) -> Numbers:
+    def sums(self, values: Values) -> Numbers:
         """Return the sums (G, ...) within groups of values (N, ...) of photos."""
         if len(values) != len(self.codes):
             raise ValueError(f"there are {len(self.codes)} photos in groups, got {len(values)}")
         order, starts = self._order
         return np.asarray(np.add.reduceat(np.asarray(values, np.float64)[order], starts, axis=0))
 
-    def ratios(self, values: NDArray[Any], weights: NDArray[Any]) -> Numbers:
+    def ratios(self, values: Values, weights: Values) -> Numbers:
         """Return sum of values / sum of weights (G, ...) within groups; 0 without a weight."""
         total = self.sums(weights)
         return np.asarray(self.sums(values) / np.where(total > 0, total, 1.0) * (total > 0))
 
-    def counted(self, weights: NDArray[Any]) -> Numbers:
+    def counted(self, weights: Values) -> Numbers:
         """Return 1 for each group (G, ...) that has a weight, 0 for others."""
         return np.asarray(self.sums(weights) > 0, np.float64)
 
@@ -96,7 +95,7 @@ class Groups:
         dealt = np.random.default_rng(0).permutation(np.arange(self.count) % most)
         return Groups(dealt[self.codes].astype(np.int64), most)
 
-    def worth(self, moved: Numbers, counted: NDArray[Any]) -> float:
+    def worth(self, moved: Numbers, counted: Values) -> float:
         """Return how many independent photos those that count (N,) are worth for a share of them.
 
         That is their number divided by the design effect, at least 1, and by (t of groups / t of

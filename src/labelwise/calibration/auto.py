@@ -16,10 +16,9 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, Mask, Numbers, as_mask, to_numpy
-from labelwise.calibration.entries import Floats, folds_of, read_entries
+from labelwise.base.arrays import Array, Floats, Mask, Numbers, Values, as_mask, to_numpy
+from labelwise.calibration.entries import folds_of, read_entries
 from labelwise.calibration.few import AveragedCurves, few
 from labelwise.calibration.isotonic import Histogram, Isotonic, histogram, isotonic
 from labelwise.calibration.regression import (
@@ -50,7 +49,7 @@ from labelwise.links import (
 from labelwise.types import nearest
 
 Calibrator = Callable[..., Link]
-Part = tuple[Floats, NDArray[Any], Mask | None]
+Part = tuple[Floats, Values, Mask | None]
 
 AS_IT_IS = "as it is"
 FEW_WORDS = "Platt scaling, shrunk for few photos"
@@ -202,7 +201,7 @@ def auto(
     return Choice(fitted(best, (scores, truth, seen)), best, table, folds)
 
 
-def _log_loss(link: Link, scores: Floats, labels: NDArray[Any], seen: Mask | None) -> Numbers:
+def _log_loss(link: Link, scores: Floats, labels: Values, seen: Mask | None) -> Numbers:
     y = labels.astype(np.float64)
     log_p, log_q = (side.astype(np.float64) for side in link.log_probs(scores))
     with np.errstate(invalid="ignore"):  # 0 log 0 = 0

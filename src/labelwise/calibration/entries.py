@@ -18,10 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.base.array_api import A
-from labelwise.base.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
+from labelwise.base.arrays import (
+    Array,
+    Floats,
+    Mask,
+    Numbers,
+    Values,
+    as_mask,
+    check_shapes,
+    to_numpy,
+)
 from labelwise.links import Link
 
-Floats = NDArray[np.floating[Any]]
 Block = tuple[Floats, Floats, Floats | None]  # u, y and a weight, None where all weigh 1
 Rows = Union["Entries", "Bins"]
 
@@ -75,7 +83,7 @@ class Entries:
     """Logits, labels and mask (N, K), and the link of the logits; None: they are log-odds."""
 
     logits: Floats
-    labels: NDArray[Any]
+    labels: Values
     observed: Mask | None
     link: Link | None
     limit: float = FAR
@@ -271,7 +279,7 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
 
 
 def tallied(
-    entries: Entries, folds: int, bins: int, bin_of: Callable[[Floats], NDArray[np.integer[Any]]]
+    entries: Entries, folds: int, bins: int, bin_of: Callable[[Floats], NDArray[np.integer]]
 ) -> Numbers:
     """Return counts, and sums of log-odds and of labels, by fold, label, bin: (3, folds, K, B)."""
     count, labels = entries.logits.shape

@@ -14,10 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from labelwise.base.array_api import A, like, namespace, search_rows, taken
-from labelwise.base.arrays import Array, Numbers
+from labelwise.base.arrays import Array, Floats, Numbers
 from labelwise.calibration.entries import (
     Entries,
-    Floats,
     OnLogOdds,
     check_options,
     choose,

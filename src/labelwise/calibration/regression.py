@@ -18,13 +18,12 @@ from warnings import warn
 import numpy as np
 
 from labelwise.base.array_api import A, like, log_sigmoid, logsumexp, namespace
-from labelwise.base.arrays import Array, Mask, Numbers, as_mask, check_shapes, to_numpy
+from labelwise.base.arrays import Array, Floats, Mask, Numbers, as_mask, check_shapes, to_numpy
 from labelwise.calibration.entries import (
     LEAST_BINS,
     Bins,
     Block,
     Entries,
-    Floats,
     OnLogOdds,
     Rows,
     check_options,

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from labelwise.base.arrays import Values
 from labelwise.calibration import fit_calibrator
 from labelwise.decide import (
     Threshold,
@@ -31,7 +31,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Link, Sigmoid
 from labelwise.metrics import confusion, log_loss_from_logs
 
-Array = NDArray[Any]
+Array = Values
 GOALS: dict[str, tuple[Callable[..., Threshold], str]] = {
     "f": (best_f, "beta"),
     "precision": (precision_at, "precision"),

@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from labelwise.base.arrays import Values
 from labelwise.contrib.sklearn import needs_labels
 from labelwise.errors import LabelwiseError
 from labelwise.metrics import confusion
@@ -29,7 +29,7 @@ from labelwise.tables.derived import with_validation
 from labelwise.training.run import train
 from labelwise.training.settings import SHORT_NAMES, read_settings
 
-Array = NDArray[Any]
+Array = Values
 Pictures = Sequence[Any] | Array
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.base.arrays import (
     Array,
+    Floats,
     Mask,
     Numbers,
     as_mask,
@@ -30,7 +30,7 @@ def check_scope(scope: str) -> None:
 class Answers:
     """Probabilities (N, K), and which labels are present and absent; both are False if unknown."""
 
-    probs: NDArray[Any]
+    probs: Floats
     present: Mask
     absent: Mask
 
@@ -40,6 +40,11 @@ class Answers:
     @property
     def known(self) -> Mask:
         return self.present | self.absent
+
+    @property
+    def judged(self) -> Mask:
+        """Which images (N,) have a known label."""
+        return np.asarray(self.known.any(1))
 
     def labels(self) -> Iterator["Answers"]:
         return (self[:, k : k + 1] for k in range(self.probs.shape[1]))

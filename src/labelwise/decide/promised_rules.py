@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, Numbers, to_numpy
+from labelwise.base.arrays import Array, Numbers, Values, to_numpy
 from labelwise.base.bounds import (
     best_stakes,
     betting_p_values,
@@ -635,7 +635,7 @@ def check_cross_fit(wish: Wish, calibrator: str) -> None:
 
 
 def same_sets(
-    rule: Rule, before: "Link", after: "Link", logits: NDArray[Any], names: Sequence[str]
+    rule: Rule, before: "Link", after: "Link", logits: Values, names: Sequence[str]
 ) -> Threshold:
     """Return the thresholds under one link that choose the sets a rule chooses under another.
 

@@ -354,7 +354,7 @@ def tally(what: What, answers: Answers, sets: NDArray[np.bool_]) -> tuple[Number
     """Return losses and weights (N,) of images with these sets."""
     hits, chosen = (sets & answers.present).sum(1), (sets & answers.known).sum(1)
     sizes = hits.astype(np.float64), chosen.astype(np.float64), answers.present.sum(1)
-    return losses_of(what, *sizes, answers.known.any(1))
+    return losses_of(what, *sizes, answers.judged)
 
 
 # Of L listed photos floor(alpha L) may be wrong. If x of t photos drawn from them at random are

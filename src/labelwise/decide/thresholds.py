@@ -26,7 +26,7 @@ from warnings import warn
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, Mask, Numbers, to_numpy
+from labelwise.base.arrays import Array, Floats, Mask, Numbers, Values, to_numpy
 from labelwise.base.bounds import clopper_pearson
 from labelwise.base.groups import Groups
 from labelwise.decide.arrays import Answers, Scope, check_scope, read_answers
@@ -44,7 +44,7 @@ Pick = Callable[["Operating"], int | None]
 class Operating:
     """Present scores without repeats, lowest first, and what lies at or above each of them."""
 
-    scores: NDArray[Any]
+    scores: Floats
     found: Numbers
     false_alarms: Numbers
     negatives: float
@@ -157,7 +157,7 @@ def false_alarms_at(
     if not per_photo > 0:
         raise ValueError(f"false alarms per photo must be positive, got {per_photo}")
     answers = read_answers(probs, labels, observed)
-    photos = float(answers.known.any(1).sum())
+    photos = float(answers.judged.sum())
 
     def pick(at: Operating) -> int | None:
         known = photos if scope == "shared" else at.positives + at.negatives
@@ -361,7 +361,7 @@ def control_precision(
     _check(wrong_rate, "wrong_rate", "shared")
     answers = read_answers(probs, labels, observed)
     known = answers.known
-    weights, count = _shares(known.any(1), groups)
+    weights, count = _shares(answers.judged, groups)
     budget = wrong_rate * (count + 1) - 1
     if budget < 0:
         return Threshold(NEVER)
@@ -393,7 +393,7 @@ def control_f(
     """
     _check(level, "level", "shared")
     answers = read_answers(probs, labels, observed)
-    weights, count = _shares(answers.known.any(1), groups)
+    weights, count = _shares(answers.judged, groups)
     if not len(thresholds) or not count:
         raise ValueError("a threshold and an image with known labels or more are needed, got none")
     means = [float(answers.f1(answers.probs >= t) @ weights) / count for t in thresholds]
@@ -446,7 +446,7 @@ def _check(level: float, name: str, scope: str, known: bool = True, choice: str 
         raise ValueError(f"there is no such {choice}")
 
 
-def _shares(counted: Any, groups: Groups | None) -> tuple[NDArray[Any], int]:
+def _shares(counted: Values, groups: Groups | None) -> tuple[Numbers, int]:
     if groups is None:
         return counted.astype(np.float64), int(np.count_nonzero(counted))
     sizes = groups.sums(counted)
@@ -455,7 +455,7 @@ def _shares(counted: Any, groups: Groups | None) -> tuple[NDArray[Any], int]:
 
 def _recall(answers: Answers, level: float, labelled: bool, groups: Groups | None) -> float:
     held = answers.present.sum(1)
-    weights, count = _shares(held > 0 if labelled else answers.known.any(1), groups)
+    weights, count = _shares(held > 0 if labelled else answers.judged, groups)
     budget = level * (count + 1) - 1
     if budget < 0:
         return 0.0
@@ -478,7 +478,7 @@ def _alarms(answers: Answers, level: float, any_alarm: bool, groups: Groups | No
     return _lowest(*_steps(probs, absent, free, weights), budget)
 
 
-def _lowest(scores: NDArray[Any], losses: Numbers, budget: float) -> float:
+def _lowest(scores: Floats, losses: Numbers, budget: float) -> float:
     """Return the lowest threshold with losses within the budget; each hangs on a score."""
     # At t just above scores[i] everything above it is lost.
     raised = np.r_[losses[::-1].cumsum()[::-1], 0.0]
@@ -487,16 +487,15 @@ def _lowest(scores: NDArray[Any], losses: Numbers, budget: float) -> float:
 
 
 def _steps(
-    probs: NDArray[Any], chosen: NDArray[np.bool_], held: NDArray[Any], weights: NDArray[Any]
-) -> tuple[NDArray[Any], Numbers]:
+    probs: Floats, chosen: NDArray[np.bool_], held: Values, weights: Numbers
+) -> tuple[Floats, Numbers]:
     rows, _ = np.nonzero(chosen)
     return _summed(probs[chosen], weights[rows] / held[rows])
 
 
-def _summed(values: NDArray[Any], losses: NDArray[Any]) -> tuple[NDArray[Any], Numbers]:
+def _summed(values: Floats, losses: Numbers) -> tuple[Floats, Numbers]:
     scores, bin_of = np.unique(values, return_inverse=True)
-    lost: NDArray[Any] = np.bincount(bin_of, weights=losses, minlength=len(scores))
-    return scores, lost
+    return scores, np.bincount(bin_of, losses, len(scores)).astype(np.float64, copy=False)
 
 
 def _rows_by_name(groups: NDArray[np.generic], count: int) -> list[tuple[str, Mask]]:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, log, sqrt
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, to_numpy
+from labelwise.base.arrays import Array, Floats, Mask, Numbers, Values, as_mask, to_numpy
 from labelwise.base.bounds import clopper_pearson, wilson
 from labelwise.base.groups import Groups
 from labelwise.base.special import entr, stdtr
@@ -77,7 +76,7 @@ def evaluate(
     thresholds: Rule | None = None,
     train_counts: Sequence[int] | None = None,
     training: TrainingRows | None = None,
-    copies: NDArray[np.bool_] | None = None,
+    copies: Mask | None = None,
     bins: int = 10,
     k: int = 4,
     query_length: int = 3,
@@ -115,7 +114,7 @@ def evaluate(
         notes: What a reader should keep in mind.
     """
     if rule is not None and not isinstance(rule, Rule):
-        rule = to_numpy(rule)
+        rule = as_mask(to_numpy(rule), "rule")
     if calibrated is not None and not isinstance(calibrated, Link):
         calibrated = to_numpy(calibrated)
     for each in by:
@@ -210,7 +209,7 @@ def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, 
 def _exclusive(
     given: AttributeGroups | AttributeColumns | None,
     names: Sequence[str],
-    links: Sequence[Link | NDArray[Any] | None],
+    links: Sequence[Link | Values | None],
 ) -> AttributeColumns | None:
     if isinstance(given, AttributeGroups):
         return given.within(LabelSpace(tuple(names)))
@@ -219,8 +218,8 @@ def _exclusive(
 
 
 def _consistent(
-    logits: NDArray[Any], source: Link | NDArray[Any] | None, tree: LabelTree
-) -> tuple[NDArray[Any] | None, str]:
+    logits: Floats, source: Link | Values | None, tree: LabelTree
+) -> tuple[Numbers | None, str]:
     """Return log-odds that obey the tree and how many images needed that; None if none did."""
     if source is None:
         return None, ""
@@ -236,14 +235,14 @@ def _consistent(
 
 
 def _sets(
-    rule: Rule | NDArray[Any] | None, answers: Probabilities | None, tree: LabelTree | None
-) -> NDArray[Any] | None:
+    rule: Rule | Mask | None, answers: Probabilities | None, tree: LabelTree | None
+) -> Mask | None:
     if isinstance(rule, Rule):
         rule = None if answers is None else rule(answers.probs)
     return rule if tree is None or rule is None else tree.closed(rule)
 
 
-def _figures(rows: Sequence[LabelRow], name: str) -> NDArray[np.float64]:
+def _figures(rows: Sequence[LabelRow], name: str) -> Numbers:
     return np.array([getattr(row, name) for row in rows], np.float64)
 
 
@@ -292,7 +291,7 @@ def describe_link(link: Link) -> str:
     return " of ".join([link.kind, *inner])
 
 
-def _words(calibrated: Link | NDArray[Any] | None, words: str | None) -> str | None:
+def _words(calibrated: Link | Values | None, words: str | None) -> str | None:
     if words is not None or calibrated is None:
         return words
     return describe_link(calibrated) if isinstance(calibrated, Link) else "log-odds as given"
@@ -385,7 +384,7 @@ def exclusive_rows(
     columns: AttributeColumns,
     names: Sequence[str],
     known: Known,
-    sets: NDArray[Any] | None,
+    sets: Mask | None,
     clashes: Sequence[int],
 ) -> tuple[ExclusiveRow, ...]:
     """Return the figures of each group; ``clashes`` are its photos with labels that break it."""
@@ -426,8 +425,6 @@ def exclusive_rows(
 # with as many degrees of freedom as the side with fewer groups has, less one. p-values are
 # corrected for all subgroups and figures together (Holm). A side of one group cannot be compared.
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class Subgroups:
@@ -454,7 +451,7 @@ class Subgroups:
 
 
 def subgroup_rows(
-    by: Subgroups, known: Known, final: Probabilities | None, sets: NDArray[Any] | None
+    by: Subgroups, known: Known, final: Probabilities | None, sets: Mask | None
 ) -> tuple[SubgroupRow, ...]:
     """Return the figures of each subgroup, and how sure it is that each differs from the others."""
     ratios = _ratios(known, final, sets)
@@ -484,10 +481,10 @@ LOG_LOSS_BY, WRONG, RECALL, BIAS = "log loss", "wrong labels", "recall", "bias o
 
 
 def _ratios(
-    known: Known, final: Probabilities | None, sets: NDArray[Any] | None
-) -> dict[str, tuple[Floats, Floats]]:
+    known: Known, final: Probabilities | None, sets: Mask | None
+) -> dict[str, tuple[Numbers, Numbers]]:
     """Return what each photo adds to the two sides of each figure."""
-    ratios: dict[str, tuple[Floats, Floats]] = {}
+    ratios: dict[str, tuple[Numbers, Numbers]] = {}
     present = known.present
     seen = np.ones_like(present) if known.observed is None else known.observed
     if final is not None:
@@ -504,7 +501,7 @@ def _ratios(
 
 
 def ratio_difference(
-    added: Floats, counted: Floats, rows: NDArray[np.intp], groups: Groups
+    added: Numbers, counted: Numbers, rows: NDArray[np.intp], groups: Groups
 ) -> float | None:
     """Return the p-value of "these rows have the ratio of the others"; None if nobody can tell."""
     inside = np.zeros(len(added), bool)
@@ -562,7 +559,7 @@ ADDED = 0.25  # of a photo of either kind, to each side
 
 
 def label_curves(
-    scores: NDArray[Any],
+    scores: Floats,
     known: Known,
     names: Sequence[str],
     final: Probabilities | None,
@@ -597,7 +594,7 @@ def label_curves(
 
 
 def score_curve(
-    scores: NDArray[Any], present: NDArray[np.bool_]
+    scores: Floats, present: Mask
 ) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float], ...]]:
     """Return the points of the ROC curve and of the precision-recall curve, thinned."""
     order = np.argsort(-scores, kind="stable")
@@ -615,7 +612,7 @@ def score_curve(
     return _thinned(np.append(0.0, alarms / negatives), np.append(0.0, hits / positives)), pr
 
 
-def _thinned(x: Floats, y: Floats) -> tuple[tuple[float, float], ...]:
+def _thinned(x: Numbers, y: Numbers) -> tuple[tuple[float, float], ...]:
     """Return at most POINTS points, evenly spread along the line."""
     if len(x) > POINTS:
         length = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
@@ -626,7 +623,7 @@ def _thinned(x: Floats, y: Floats) -> tuple[tuple[float, float], ...]:
 
 
 def auroc_interval(
-    scores: NDArray[Any], present: NDArray[np.bool_], groups: Groups | None = None
+    scores: Floats, present: Mask, groups: Groups | None = None
 ) -> tuple[float, float | None, float | None] | None:
     """Return AUROC and its ends, None where unknown; None without both sides."""
     high, low = np.sort(scores[present]), np.sort(scores[~present])

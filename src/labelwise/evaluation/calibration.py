@@ -4,11 +4,11 @@ Reliability is that of all entries pooled, of the surest labels of each image, a
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Floats, Mask, Numbers, Values
 from labelwise.base.groups import Groups
 from labelwise.errors import DataError
 from labelwise.evaluation.evaluation import Calibration, Curve
@@ -31,22 +31,22 @@ class Probabilities:
     """The pair a link gives, with its exponential, each (N, K)."""
 
     stage: str
-    log_p: NDArray[Any]
-    log_q: NDArray[Any]
-    probs: NDArray[Any]
+    log_p: Floats
+    log_q: Floats
+    probs: Floats
 
 
 @dataclass(frozen=True)
 class Known:
     """Which labels are present (N, K), observed (None: all), and ``shares`` where some are soft."""
 
-    present: NDArray[Any]
-    observed: NDArray[Any] | None
-    shares: NDArray[Any] | None = None
+    present: Mask
+    observed: Mask | None
+    shares: Values | None = None
     groups: Groups | None = None
 
     @property
-    def labels(self) -> NDArray[Any]:
+    def labels(self) -> Values:
         """The labels for what takes soft ones: calibration and proper scores."""
         return self.present if self.shares is None else self.shares
 
@@ -54,17 +54,17 @@ class Known:
         rows, labels = self.present.shape
         return np.full(labels, rows) if self.observed is None else self.observed.sum(0)
 
-    def some(self) -> NDArray[np.bool_]:
+    def some(self) -> Mask:
         return np.asarray(self.present.any(1))
 
-    def take(self, rows: NDArray[np.bool_]) -> "Known":
+    def take(self, rows: Mask) -> "Known":
         observed = None if self.observed is None else self.observed[rows]
         shares = None if self.shares is None else self.shares[rows]
         groups = None if self.groups is None else Groups.of(self.groups.codes[rows])
         return Known(self.present[rows], observed, shares, groups)
 
 
-def probabilities(stage: str, logits: NDArray[Any], source: Link | NDArray[Any]) -> Probabilities:
+def probabilities(stage: str, logits: Floats, source: Link | Values) -> Probabilities:
     """Return the probabilities of logits under a link, or those of given log-odds (N, K)."""
     link, values = (Sigmoid(), source) if isinstance(source, np.ndarray) else (source, logits)
     log_p, log_q = link.log_probs(values)
@@ -94,7 +94,7 @@ def known_labels(predictions: Predictions) -> Known:
     return Known(present, observed, shares, predictions.groups)
 
 
-def defined(value: float | NDArray[np.float64]) -> float | None:
+def defined(value: float | Numbers) -> float | None:
     """Return a number as plain data: ``None`` where it is NaN or infinite."""
     number = float(value)
     return number if np.isfinite(number) else None

@@ -19,17 +19,15 @@ Lines were chosen in simulated worlds (``benchmarks/verdict_worlds.py``), and me
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Floats, Mask, Numbers, Values
 from labelwise.base.special import expit
 from labelwise.evaluation.evaluation import Cause, Trust
 from labelwise.links import Link
 from labelwise.predictions import Predictions
-
-Floats = NDArray[np.float64]
 
 FEW = 50  # test photos below which more of them would help most
 APART, APART_SURE = 0.65, 3.3  # AUC, and standard errors above 1/2
@@ -53,12 +51,12 @@ class TrainingRows:
     the share of labels that the calibrator found to say the opposite of the truth.
     """
 
-    logits: NDArray[Any] | None = None
-    labels: NDArray[Any] | None = None
-    observed: NDArray[Any] | None = None
-    positives: NDArray[Any] | None = None
-    features: NDArray[Any] | None = None
-    test_features: NDArray[Any] | None = None
+    logits: Floats | None = None
+    labels: Mask | None = None
+    observed: Mask | None = None
+    positives: NDArray[np.int64] | None = None
+    features: Floats | None = None
+    test_features: Floats | None = None
     wrong: float = 0.0
 
     @classmethod
@@ -75,8 +73,8 @@ class TrainingRows:
 
 
 def likeliest_cause(
-    known: NDArray[Any],
-    present: NDArray[Any],
+    known: NDArray[np.int64],
+    present: NDArray[np.int64],
     trust: Trust | None,
     training: TrainingRows,
     names: Sequence[str],
@@ -131,7 +129,7 @@ class BentCurve:
     p_value: float
 
 
-def floor_and_ceiling(odds: Floats, labels: Floats) -> BentCurve:
+def floor_and_ceiling(odds: Numbers, labels: Numbers) -> BentCurve:
     """Fit P(y) = low + (1 - low - missing) sigmoid(a + b odds) to entries (n,)."""
     from scipy.optimize import minimize
 
@@ -142,7 +140,7 @@ def floor_and_ceiling(odds: Floats, labels: Floats) -> BentCurve:
     n, y = count[some].astype(np.float64), came[some]
     x = total[some] / n
 
-    def loss(line: Floats) -> tuple[float, Floats]:
+    def loss(line: Numbers) -> tuple[float, Numbers]:
         curve = expit(line[0] + line[1] * x)
         low = high = 0.0
         if len(line) == 4:
@@ -169,7 +167,7 @@ def floor_and_ceiling(odds: Floats, labels: Floats) -> BentCurve:
     return BentCurve(low, missing, float(np.exp(-gained)))
 
 
-def told_apart(features: NDArray[Any], others: NDArray[Any]) -> tuple[float, float]:
+def told_apart(features: Floats, others: Values) -> tuple[float, float]:
     """Return the AUC of a two-fold linear discriminant of both, and its standard error."""
     rng = np.random.default_rng(0)
     rows = np.concatenate([features, others]).astype(np.float64)

@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Floats, Mask, Numbers, Values
 from labelwise.base.bounds import wilson
 from labelwise.base.groups import Groups, freedom_of
 from labelwise.base.special import stdtrit
@@ -62,7 +63,6 @@ from labelwise.metrics import (
 )
 from labelwise.metrics.scoring import weighted
 
-Floats = NDArray[np.float64]
 Ends = tuple[float | None, float | None]
 
 LEAST_POSITIVES = 2  # per label; on fewer there is no interval
@@ -125,7 +125,7 @@ def headline(
 class RowIntervals:
     """Intervals from all rows: raw scores (N, K), what is known, probabilities and sets."""
 
-    scores: NDArray[Any]
+    scores: Floats
     known: Known
     by_image: Averaged
     final: Probabilities | None
@@ -163,7 +163,7 @@ class RowIntervals:
             f"{_calibrated(interval.p_value)}."
         )
 
-    def _alarms(self, value: float, hits: Floats, counts: Floats) -> tuple[Ends, str]:
+    def _alarms(self, value: float, hits: Numbers, counts: Numbers) -> tuple[Ends, str]:
         groups = self.known.groups
         if groups is None:
             return wilson(value, float(counts.sum())), OF_SHARE
@@ -174,12 +174,12 @@ class RowIntervals:
         )
 
     @cached_property
-    def row_sums(self) -> list[Floats]:
+    def row_sums(self) -> list[Numbers]:
         """What each image adds to the log loss, to the Brier score and to their count."""
         return [] if self.final is None else row_sums(self.final, self.known)
 
     def _smooth(
-        self, value: float | None, sums: Floats, counts: Floats, highest: float
+        self, value: float | None, sums: Numbers, counts: Numbers, highest: float
     ) -> tuple[Ends, str]:
         groups = self.known.groups
         if groups is None:
@@ -192,9 +192,9 @@ class RowIntervals:
     def _left_out(
         self,
         value: float | None,
-        given: NDArray[Any],
-        without: Callable[..., Floats],
-        without_groups: Callable[..., Floats],
+        given: Values,
+        without: Callable[..., Numbers],
+        without_groups: Callable[..., Numbers],
     ) -> tuple[Ends, str]:
         """Return the interval from ``given``, scores or sets, less each image or group."""
         own = given, self.known.present, self.known.observed
@@ -234,7 +234,7 @@ def _calibrated(p_value: float) -> str:
     return f"a calibrated model seldom shows as much ({shown})"
 
 
-def row_sums(answers: Probabilities, known: Known) -> list[Floats]:
+def row_sums(answers: Probabilities, known: Known) -> list[Numbers]:
     """Return what each image adds to the log loss, to the Brier score and to their count."""
     labels, mask = known.labels, known.observed
     if known.shares is None:
@@ -248,7 +248,7 @@ def row_sums(answers: Probabilities, known: Known) -> list[Floats]:
     return [loss.sum(1, dtype=float), square.sum(1, dtype=float), counts.astype(float)]
 
 
-def _items_sums(items: Averaged) -> tuple[Floats, Floats]:
+def _items_sums(items: Averaged) -> tuple[Numbers, Numbers]:
     return np.nan_to_num(items.items), 1.0 * ~np.isnan(items.items)
 
 
@@ -260,16 +260,16 @@ def interval_of(value: float | None, variance: float, highest: float = 1.0) -> E
     return max(0.0, value - half), min(highest, value + half)
 
 
-def mean_influence(sums: Floats, counts: NDArray[Any]) -> Floats:
+def mean_influence(sums: Numbers, counts: Values) -> Numbers:
     """Return U (N,) of sum of ``sums`` / sum of ``counts``, what each image adds to both."""
     total = float(counts.sum())
     if total == 0 or not np.isfinite(sums).all():
         return np.zeros(len(sums))  # the mean is undefined, and so is its interval
-    influence: Floats = (sums - sums.sum() / total * counts) / total
+    influence: Numbers = (sums - sums.sum() / total * counts) / total
     return influence
 
 
-def _ties(scores: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+def _ties(scores: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
     """Return the order of falling scores, and in it the first and last place with each score."""
     order = np.argsort(-scores, kind="stable")
     opens = np.append(True, scores[order][1:] != scores[order][:-1])
@@ -277,7 +277,7 @@ def _ties(scores: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDA
     return order, starts[tie], np.append(starts[1:], len(scores))[tie] - 1
 
 
-def ap_influence(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> Floats:
+def ap_influence(scores: Floats, present: Mask) -> Numbers:
     """Return U (n,) of one label's average precision; it needs at least one positive."""
     order, first, last = _ties(scores)
     hit, above = present[order], last + 1.0
@@ -293,8 +293,8 @@ def ap_influence(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) 
 
 
 def labels_with_positives(
-    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
-) -> Iterator[tuple[NDArray[np.bool_], NDArray[Any], NDArray[np.bool_]]]:
+    scores: Floats, present: Mask, known: Mask | None
+) -> Iterator[tuple[Mask, Floats, Mask]]:
     """Yield the known rows of each label that has a positive, their scores and positives."""
     for column in range(scores.shape[1]):
         rows = np.ones(len(scores), np.bool_) if known is None else known[:, column]
@@ -303,9 +303,7 @@ def labels_with_positives(
             yield rows, scores[:, column][rows], hits
 
 
-def mean_ap_influence(
-    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
-) -> Floats:
+def mean_ap_influence(scores: Floats, present: Mask, known: Mask | None) -> Numbers:
     """Return U (N,) of the mean average precision over the labels that have one."""
     total, labels = np.zeros(len(scores)), 0
     for rows, values, hits in labels_with_positives(scores, present, known):
@@ -314,7 +312,7 @@ def mean_ap_influence(
     return total / max(labels, 1)
 
 
-def ap_without(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> Floats:
+def ap_without(scores: Floats, present: Mask) -> Numbers:
     """Return one label's average precision (n,) without each image; the only positive stays."""
     order, first, last = _ties(scores)
     hit, above = present[order].astype(np.float64), last + 1.0
@@ -331,9 +329,7 @@ def ap_without(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) ->
     return values
 
 
-def mean_ap_without(
-    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
-) -> Floats:
+def mean_ap_without(scores: Floats, present: Mask, known: Mask | None) -> Numbers:
     """Return the mean average precision (N,) without each image, over the labels that have one."""
     total, labels = np.zeros(len(scores)), 0
     for rows, values, hits in labels_with_positives(scores, present, known):
@@ -343,9 +339,7 @@ def mean_ap_without(
     return total / max(labels, 1)
 
 
-def macro_f1_without(
-    sets: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None
-) -> Floats:
+def macro_f1_without(sets: Mask, present: Mask, known: Mask | None) -> Numbers:
     """Return the mean F1 (N,) without each image, over the labels present or chosen somewhere."""
     chosen = sets if known is None else sets & known
     both = (chosen & present).sum(0).astype(np.float64)
@@ -361,7 +355,7 @@ def macro_f1_without(
     return np.asarray(some @ score + sum(others, first))
 
 
-def jackknife_interval(value: float | None, without: Floats, reach: float = 1.959964) -> Ends:
+def jackknife_interval(value: float | None, without: Numbers, reach: float = 1.959964) -> Ends:
     """Return the interval, +- ``reach`` errors, from values without each image or group."""
     rows = len(without)
     if value is None or rows < 2:
@@ -387,13 +381,13 @@ MOST_LEFT_OUT = 200  # groups that are left out one after another
 FEW = 15  # groups; of fewer, intervals of a skewed mean are too narrow
 
 
-def student_reach(moved: Floats, most: float = np.inf) -> float:
+def student_reach(moved: Numbers, most: float = np.inf) -> float:
     """Return how many standard errors a 95 % interval reaches, for at most ``most`` degrees."""
     return float(stdtrit(min(freedom_of(moved), most), 0.975))
 
 
 def mean_interval_by_group(
-    value: float | None, sums: Floats, counts: NDArray[np.generic], groups: Groups, highest: float
+    value: float | None, sums: Numbers, counts: Values, groups: Groups, highest: float
 ) -> Ends:
     """Return the interval of sum of ``sums`` / sum of ``counts`` (N,), cut to [0, highest]."""
     added, weights = groups.sums(sums), groups.sums(counts)
@@ -408,8 +402,8 @@ def mean_interval_by_group(
 
 
 def mean_ap_without_groups(
-    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None, groups: Groups
-) -> Floats:
+    scores: Floats, present: Mask, known: Mask | None, groups: Groups
+) -> Numbers:
     """Return mean AP without each group (G,); a label's only group leaves its AP as it is."""
     parts = groups.bundled(MOST_LEFT_OUT)
     total, labels = np.zeros(parts.count), 0
@@ -426,7 +420,7 @@ def mean_ap_without_groups(
     return total / max(labels, 1)
 
 
-def _ranked_ap(score: NDArray[np.floating], hit: NDArray[np.bool_]) -> float:
+def _ranked_ap(score: NDArray[np.floating], hit: Mask) -> float:
     """Return the average precision of falling scores, equal ones as one threshold."""
     last = np.flatnonzero(np.append(score[1:] != score[:-1], True))
     right = np.cumsum(hit)[last].astype(np.float64)
@@ -434,8 +428,8 @@ def _ranked_ap(score: NDArray[np.floating], hit: NDArray[np.bool_]) -> float:
 
 
 def macro_f1_without_groups(
-    sets: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None, groups: Groups
-) -> Floats:
+    sets: Mask, present: Mask, known: Mask | None, groups: Groups
+) -> Numbers:
     """Return the mean F1 without each group (G,), over the labels present or chosen somewhere."""
     parts = groups.bundled(MOST_LEFT_OUT)
     chosen = sets if known is None else sets & known
@@ -448,7 +442,7 @@ def macro_f1_without_groups(
     return np.asarray(scores.mean(1)) if some.any() else np.zeros(parts.count)
 
 
-def groups_note(groups: Groups | None, influence: Floats | None) -> tuple[str, ...]:
+def groups_note(groups: Groups | None, influence: Numbers | None) -> tuple[str, ...]:
     """Return a sentence on groups and how alike theirs are, by ``influence`` (N,) on log loss."""
     if groups is None:
         return ()

@@ -27,19 +27,17 @@ so many photos could show is the size that the test finds in 4 of 5 draws: nonce
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Floats, Mask, Numbers, Values
 from labelwise.base.groups import Groups
 from labelwise.base.special import expit, gammaincc
 from labelwise.evaluation.calibration import Known
 from labelwise.evaluation.cause import TrainingRows, likeliest_cause
 from labelwise.evaluation.evaluation import Judgement, Trust
 from labelwise.evaluation.intervals import labels_with_positives, mean_ap_influence, mean_influence
-
-Floats = NDArray[np.float64]
 
 DRAWS = 200
 FEWEST = 6  # photos or groups; draws of fewer hardly differ
@@ -51,13 +49,13 @@ EXPECTED = 1.0  # variance of a label's count from which its normal law is good 
 
 
 def judge(
-    scores: NDArray[Any],
+    scores: Floats,
     known: Known,
-    probs: NDArray[Any] | None,
-    sets: NDArray[Any] | None,
+    probs: Floats | None,
+    sets: Mask | None,
     names: Sequence[str],
     training: TrainingRows | None = None,
-    copies: NDArray[np.bool_] | None = None,
+    copies: Mask | None = None,
 ) -> Judgement:
     """Return what scores, probabilities and sets (N, K) say; the last two may not be there.
 
@@ -93,13 +91,13 @@ def judge(
     )
 
 
-def _right_and_given(sets: NDArray[Any], known: Known) -> tuple[int, int]:
+def _right_and_given(sets: Mask, known: Known) -> tuple[int, int]:
     given = sets if known.observed is None else sets & known.observed
     return int((given & known.present).sum()), int(given.sum())
 
 
 def skill_range(
-    scores: NDArray[Any], known: Known, sets: NDArray[Any] | None
+    scores: Floats, known: Known, sets: Mask | None
 ) -> tuple[float | None, float | None]:
     """Return the 95 % range of the skill over all labels; None where nothing is present."""
     tested = known.present.any(0)
@@ -132,11 +130,11 @@ class Skill:
     """The skill of photos under weights, one row of them per draw."""
 
     known: Known
-    sets: NDArray[np.bool_] | None
+    sets: Mask | None
     rankings: tuple[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], ...]
 
     @classmethod
-    def of(cls, scores: NDArray[Any], known: Known, sets: NDArray[Any] | None) -> "Skill":
+    def of(cls, scores: Floats, known: Known, sets: Mask | None) -> "Skill":
         """Sort the photos of each label: their order, where positives' ties end, and begin."""
         rankings = []
         for rows, values, hits in labels_with_positives(scores, known.present, known.observed):
@@ -148,7 +146,7 @@ class Skill:
         given = sets if sets is None or known.observed is None else sets & known.observed
         return cls(known, given, tuple(rankings))
 
-    def __call__(self, weights: NDArray[np.float32]) -> Floats:
+    def __call__(self, weights: NDArray[np.float32]) -> Numbers:
         """Return the skill (B,) under weights (B, N); NaN where no label has a positive."""
         present, seen = self.known.present.astype(np.float32), self.known.observed
         positives = (weights @ present).astype(np.float64)
@@ -172,7 +170,7 @@ class Skill:
                 skill = (skill + (f1 - constant) / np.maximum(1 - constant, 1e-9)) / 2
         return np.asarray(skill, np.float64)
 
-    def _precisions(self, weights: NDArray[np.float32]) -> Iterator[Floats]:
+    def _precisions(self, weights: NDArray[np.float32]) -> Iterator[Numbers]:
         """Yield the average precision (B,) of each label that has a positive."""
         for order, hits, tie in self.rankings:
             ordered = weights[:, order]
@@ -181,7 +179,7 @@ class Skill:
             right = np.cumsum(own, 1)[:, np.searchsorted(hits, tie, side="right") - 1]
             yield (own * right / np.maximum(above, 1e-9)).sum(1) / own.sum(1)
 
-    def influence(self, scores: NDArray[Any]) -> tuple[float, Floats]:
+    def influence(self, scores: Floats) -> tuple[float, Numbers]:
         """Return the skill, and by how much each photo (N,) moves it."""
         present, seen = self.known.present, self.known.observed
         whole = np.ones((1, len(scores)), np.float32)
@@ -209,7 +207,7 @@ class Skill:
         return centre, moved
 
 
-def constant_f1(positives: Floats, known: NDArray[Any]) -> Floats:
+def constant_f1(positives: Numbers, known: Mask) -> Numbers:
     """Return the best pooled F1 (B,) of the same labels for every photo, from counts (B, K)."""
     order = np.argsort(-positives / np.maximum(known, 1e-9), axis=1, kind="stable")
     right, given = (np.take_along_axis(side, order, 1).cumsum(1) for side in (positives, known))
@@ -220,19 +218,19 @@ def constant_f1(positives: Floats, known: NDArray[Any]) -> Floats:
 class _Cells:
     """Entries counted in cells of log-odds: their log-odds x, sum of labels y, count n (M,)."""
 
-    x: Floats
-    y: Floats
-    n: Floats
+    x: Numbers
+    y: Numbers
+    n: Numbers
 
     @classmethod
-    def of(cls, odds: Floats, labels: Floats) -> "_Cells":
+    def of(cls, odds: Numbers, labels: Numbers) -> "_Cells":
         cell = np.rint((odds.clip(-WIDEST, WIDEST) + WIDEST) / (2 * WIDEST) * (CELLS - 1))
         sums = (np.bincount(cell.astype(np.intp), side, CELLS) for side in (None, odds, labels))
         count, total, right = (side.astype(np.float64) for side in sums)
         some = count > 0
         return cls(total[some] / count[some], right[some], count[some])
 
-    def fitted(self) -> tuple[Floats, Floats]:
+    def fitted(self) -> tuple[Numbers, Numbers]:
         """Return the likeliest (a, b) of sigmoid(a + b x), and their precision (2, 2)."""
         design, line = np.stack([np.ones_like(self.x), self.x]), np.array([0.0, 1.0])
         precision = np.eye(2)
@@ -246,12 +244,12 @@ class _Cells:
                 break
         return line, precision
 
-    def sizes(self, lines: Floats) -> Floats:
+    def sizes(self, lines: Numbers) -> Numbers:
         """Return the mean change (L,) that lines (L, 2) of (a, b) make to the probabilities."""
         bent = expit(lines[:, :1] + lines[:, 1:] * self.x)
         return np.asarray(np.abs(bent - expit(self.x)) @ self.n / self.n.sum(), np.float64)
 
-    def least_shown(self, variance: Floats, design: float) -> float:
+    def least_shown(self, variance: Numbers, design: float) -> float:
         """Return the size of an error that a test with this variance (2, 2) finds in 4 of 5."""
         low, high = np.zeros(4), np.full(4, 6.0)
         for _ in range(20):
@@ -265,13 +263,13 @@ class _Cells:
         return float(self.sizes(_bends(high)).max())
 
 
-def _bends(t: Floats) -> Floats:
+def _bends(t: Numbers) -> Numbers:
     """Return four errors (4, 2) of (a, b): too sure, too unsure, too few and too many expected."""
     return np.array([[0, np.exp(-t[0])], [0, np.exp(t[1])], [t[2], 1], [-t[3], 1]])
 
 
 def trust_of(
-    probs: NDArray[Any], labels: NDArray[Any], observed: NDArray[Any] | None, groups: Groups | None
+    probs: Floats, labels: Values, observed: Mask | None, groups: Groups | None
 ) -> Trust | None:
     """Return what the labels say of probabilities (N, K); None where nothing can be tested."""
     p = np.asarray(probs, np.float64).clip(1e-6, 1 - 1e-6)
@@ -307,7 +305,7 @@ def trust_of(
     )
 
 
-def _label_test(off: Floats, variance: Floats) -> float:
+def _label_test(off: Numbers, variance: Numbers) -> float:
     """Return the p-value of the sums of y - p by label, from those by photo or group (U, K).
 
     Their squares over the variance add up to a weighted chi-square, since labels depend on each

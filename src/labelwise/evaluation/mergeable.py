@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.arrays import as_mask, to_numpy
+from labelwise.base.arrays import Floats, Mask, Numbers, Values, as_mask, to_numpy
 from labelwise.base.bounds import wilson
 from labelwise.decide import Rule
 from labelwise.errors import DataError
@@ -86,7 +86,7 @@ class MeanSums:
     ww: float
 
     @staticmethod
-    def of(x: NDArray[Any], w: NDArray[Any] | None = None) -> "MeanSums":
+    def of(x: Values, w: Values | None = None) -> "MeanSums":
         """Return the sums of (n,) values; those that are NaN are left out, as if of weight 0."""
         known = ~np.isnan(x)
         weight = known.astype(np.float64) if w is None else w.astype(np.float64)
@@ -118,7 +118,7 @@ class SetSums:
     stated: CalibrationSums | None  # probabilities of the sets, and how many are right
 
     @staticmethod
-    def of(sets: NDArray[Any], known: Known, answers: Probabilities | None, bins: int) -> "SetSums":
+    def of(sets: Mask, known: Known, answers: Probabilities | None, bins: int) -> "SetSums":
         present, observed, size = known.present, known.observed, sets.shape[1] + 1
         by_image = confusion(sets, present, observed, by="image")
         chosen = as_mask(sets, "sets")
@@ -209,8 +209,8 @@ class LabelSums:
     """Known entries, sum of labels and of their squares, (K,), of a group of images."""
 
     known: Counts
-    labels: NDArray[Any]
-    squares: NDArray[Any]
+    labels: Values
+    squares: Floats
 
     @staticmethod
     def of(known: Known) -> "LabelSums":
@@ -218,7 +218,7 @@ class LabelSums:
         squares = known.present if known.shares is None else known.shares.astype(np.float64) ** 2
         return LabelSums(known.counts(), known.labels.sum(0), squares.sum(0))
 
-    def scores(self, share: NDArray[np.float64]) -> tuple[float | None, float | None]:
+    def scores(self, share: Numbers) -> tuple[float | None, float | None]:
         """Return log loss and Brier score of answering every image with shares (K,)."""
         absent, count = self.known - self.labels, self.known.sum()
         with np.errstate(divide="ignore", invalid="ignore"):  # 0 times infinity is left out
@@ -323,7 +323,7 @@ class EvaluationSums:
         known: Known,
         by_image: Averaged,
         stages: Sequence[Probabilities],
-        sets: NDArray[Any] | None,
+        sets: Mask | None,
         *,
         bins: int,
         k: int,
@@ -371,8 +371,8 @@ class EvaluationSums:
     def _rows(
         self,
         names: tuple[str, ...],
-        precision: NDArray[np.float64],
-        bounds: NDArray[np.float64],
+        precision: Numbers,
+        bounds: Numbers,
         thresholds: Sequence[float] | None,
     ) -> tuple[LabelRow, ...]:
         nothing = np.full(len(names), np.nan)
@@ -409,7 +409,7 @@ class EvaluationSums:
         self,
         names: tuple[str, ...],
         values: Averaged,
-        bounds: NDArray[np.float64],
+        bounds: Numbers,
         interval: Interval,
         *,
         k: int,
@@ -475,12 +475,12 @@ class EvaluationSums:
 
 
 def measure(
-    logits: NDArray[Any],
-    labels: NDArray[Any],
-    observed: NDArray[Any] | None = None,
+    logits: Floats,
+    labels: Values,
+    observed: Mask | None = None,
     *,
     link: Link,
-    rule: Rule | NDArray[Any] | None = None,
+    rule: Rule | Mask | None = None,
     bins: int = 10,
     k: int = 4,
 ) -> EvaluationSums:

@@ -134,7 +134,7 @@ def _seen(
 ) -> Any:
     """Yield the features of rows, batch by batch, each with the place of its first row."""
 
-    def see(pixels: NDArray[Any]) -> tuple[NDArray[np.float32]]:
+    def see(pixels: np.ndarray) -> tuple[NDArray[np.float32]]:
         made = eye.see(pixels)
         return (np.concatenate([made[name] for name in eye.features], axis=1),)
 

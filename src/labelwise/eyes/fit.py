@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.base.array_api import A, like, namespace
-from labelwise.base.arrays import Mask, Numbers, to_numpy
+from labelwise.base.arrays import Mask, Numbers, Values, to_numpy
 from labelwise.base.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.base.groups import Groups
 from labelwise.base.newton import Design, minimise
@@ -81,7 +81,7 @@ class Fitted(Generic[A]):
 
 
 def deal_folds(
-    labels: NDArray[Any], folds: int, *, groups: NDArray[Any] | None = None, seed: int = 0
+    labels: Values, folds: int, *, groups: Values | None = None, seed: int = 0
 ) -> NDArray[np.int64]:
     """Return the fold (N,) of each row, whole groups in one fold, labels (N, K) balanced.
 
@@ -111,7 +111,7 @@ def deal_folds(
 
 def loss_of(
     method: str, labels: Numbers, observed: Mask | None
-) -> tuple[ConvexLoss[NDArray[Any]], Link]:
+) -> tuple[ConvexLoss[np.ndarray], Link]:
     """Return the loss of a method for labels (N, K), and the link of its logits."""
     if method == "bce":
         return CoinLoss.of(labels, observed), Sigmoid()
@@ -125,11 +125,11 @@ def loss_of(
 
 def fit_noted(
     features: A,
-    labels: NDArray[Any],
+    labels: Values,
     observed: Mask | None = None,
     *,
     several: bool = False,
-    groups: NDArray[Any] | None = None,
+    groups: Values | None = None,
     seed: int = 0,
     tried: Callable[[float, float], None] = lambda _strength, _loss: None,
 ) -> Fitted[A] | None:
@@ -150,13 +150,13 @@ def fit_noted(
 
 
 def fit_named(
-    features: NDArray[Any],
-    labels: NDArray[Any],
+    features: Values,
+    labels: Values,
     observed: Mask | None,
     towards: NDArray[np.float64],
-    plain: Fitted[NDArray[Any]],
+    plain: Fitted[np.ndarray],
     **how: Any,
-) -> Fitted[NDArray[Any]] | None:
+) -> Fitted[np.ndarray] | None:
     """Return a better classifier than the ``plain`` one that begins with scores of label names.
 
     ``towards`` (K, D) are the directions of these scores, 0 for labels without. Their weight is one
@@ -178,7 +178,7 @@ def fit_named(
     return best
 
 
-def _calibrated_loss(fitted: Fitted[Any], labels: NDArray[Any], observed: Mask | None) -> float:
+def _calibrated_loss(fitted: Fitted[Any], labels: Values, observed: Mask | None) -> float:
     """Return the log loss, in nats, of calibrated out-of-fold probabilities."""
     log_p, log_q = fitted.link.log_probs(fitted.out_of_fold.astype(np.float64))
     loss = -(labels * log_p + (1 - labels) * log_q)
@@ -187,13 +187,13 @@ def _calibrated_loss(fitted: Fitted[Any], labels: NDArray[Any], observed: Mask |
 
 def fit(
     features: A,
-    labels: NDArray[Any],
+    labels: Values,
     observed: Mask | None = None,
     *,
     loss: ConvexLoss[A] | None = None,
     offset: Numbers | None = None,
     link: Link | None = None,
-    groups: NDArray[Any] | None = None,
+    groups: Values | None = None,
     seed: int = 0,
     tried: Callable[[float, float], None] = lambda _strength, _loss: None,
 ) -> Fitted[A]:
@@ -282,9 +282,7 @@ class _Targets:
     offset: Numbers | float = 0.0  # of the logits, (N, K)
 
     @staticmethod
-    def of(
-        labels: NDArray[Any], observed: Mask | None, offset: Numbers | None = None
-    ) -> "_Targets":
+    def of(labels: Values, observed: Mask | None, offset: Numbers | None = None) -> "_Targets":
         y = labels.astype(np.float64)
         known = np.ones(y.shape) if observed is None else observed.astype(np.float64)
         return _Targets(np.where(known > 0, y, 0.0), known, 0.0 if offset is None else offset)

@@ -29,15 +29,17 @@ count, for example each image's top four. Labels may be soft, in [0, 1].
 
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.base.arrays import (
     Array,
+    Floats,
     Mask,
     Numbers,
+    Values,
     as_mask,
     check_probabilities,
     check_shapes,
@@ -95,7 +97,7 @@ def edges_of(
     return mass_edges(probs, observed, where=where, bins=bins, per_label=per_label)
 
 
-def _quantiles(values: NDArray[Any], bins: int) -> Numbers:
+def _quantiles(values: Values, bins: int) -> Numbers:
     edges, ordered = width_edges(bins), np.sort(values, axis=None)
     if len(ordered):
         last = -(-len(ordered) * np.arange(1, bins) // bins) - 1
@@ -103,7 +105,7 @@ def _quantiles(values: NDArray[Any], bins: int) -> Numbers:
     return edges
 
 
-def round_edges(edges: Numbers, probs: Array) -> NDArray[Any]:
+def round_edges(edges: Numbers, probs: Array) -> Floats:
     """Return the edges as the probabilities' own precision would hold them."""
     if is_tensor(probs):
         return to_numpy(to_tensor(edges).to(probs.dtype)) if probs.is_floating_point() else edges
@@ -111,12 +113,12 @@ def round_edges(edges: Numbers, probs: Array) -> NDArray[Any]:
 
 
 def bin_of(
-    probs: NDArray[Any], edges: NDArray[Any], line: NDArray[np.intp]
+    probs: Floats, edges: Floats, line: NDArray[np.intp]
 ) -> NDArray[np.intp] | NDArray[np.uint8]:
     """Return the bin of every entry (n,): of edges (M + 1,), or of its line's among (L, M + 1)."""
     inner = edges[..., 1:-1]
     if inner.ndim == 1 and len(inner) > LINEAR_SEARCH:
-        return np.searchsorted(inner, probs, side="left")
+        return np.asarray(np.searchsorted(inner, probs, side="left"))
     index = np.zeros(probs.shape, dtype=np.uint8 if inner.shape[-1] < 256 else np.intp)
     above = np.empty(probs.shape, dtype=np.bool_)
     for k in range(inner.shape[-1]):
@@ -125,35 +127,32 @@ def bin_of(
     return index
 
 
-CellSums: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # int64, float64 twice
+CellSums: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # int64, float64 twice
 UPDATE_ENTRIES = 2**20  # well above K x M, which each block costs once
 
 
-def cell_sums(
-    probs: NDArray[Any], labels: NDArray[Any], keep: Mask | None, edges: NDArray[Any], by: By
-) -> CellSums:
+def cell_sums(probs: Floats, labels: Values, keep: Mask | None, edges: Floats, by: By) -> CellSums:
     """Return counts, probability sums and label sums of the kept entries of (n, K).
 
     Each is (K, M), or (n, M) by image. Most entries of a multi-label problem lie in the first bin,
     so that one is summed along the lines and only the others are looked up one by one.
     """
     axis, columns = (0 if by == "label" else 1), probs.shape[1]
-    known: Any = probs.shape[axis]
+    known = probs.shape[axis] if keep is None else np.count_nonzero(keep, axis=axis)
     if keep is not None:
-        known = np.count_nonzero(keep, axis=axis)
         probs = np.where(keep, probs, probs.dtype.type(0))
         labels = np.where(keep, labels, labels.dtype.type(0))
     check_probabilities(probs, "probs")
     check_probabilities(labels, "labels")
     shape = (probs.shape[1 - axis], edges.shape[-1] - 1)
 
-    def cells(flat: NDArray[np.intp], values: NDArray[Any]) -> NDArray[np.intp]:
+    def cells(flat: NDArray[np.intp], values: Floats) -> NDArray[np.intp]:
         line = flat // columns
         if by == "label":
             line = flat - columns * line  # much faster than flat % columns
         return np.asarray(shape[1] * line + bin_of(values, edges, line))
 
-    def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> Numbers:
+    def sums(cell: NDArray[np.intp], weights: Values) -> Numbers:
         added = np.bincount(cell, weights, shape[0] * shape[1])
         return added.astype(np.float64, copy=False).reshape(shape)  # no entries: numpy gives ints
 
@@ -248,7 +247,7 @@ class Reliability:
         return _ratio((np.nan_to_num(values) * weights).sum(axis=-1), weights.sum(axis=-1))
 
 
-def _ratio(numerator: Numbers, denominator: NDArray[Any]) -> Numbers:
+def _ratio(numerator: Numbers, denominator: Values) -> Numbers:
     """Return the quotient, NaN where the denominator is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(denominator > 0, np.divide(numerator, denominator), np.nan)
@@ -284,9 +283,7 @@ class CalibrationSums(Reliability):
         for _, keep, (prob, label) in entry_blocks(*given, entries=UPDATE_ENTRIES):
             self.add(prob, label, keep, edges)
 
-    def add(
-        self, probs: NDArray[Any], labels: NDArray[Any], keep: Mask | None, edges: NDArray[Any]
-    ) -> None:
+    def add(self, probs: Floats, labels: Values, keep: Mask | None, edges: Floats) -> None:
         """Add the kept entries of a block; ``edges`` as the probabilities' own type rounds them."""
         cells = cell_sums(probs, labels, keep, edges, "label")
         for total, added in zip(self.sums, cells, strict=True):

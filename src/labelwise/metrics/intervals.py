@@ -25,12 +25,11 @@ see any gap that a reliability curve shows.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import erfc, sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, Numbers
+from labelwise.base.arrays import Array, Numbers, Values
 from labelwise.base.bounds import edge
 from labelwise.base.groups import Groups
 from labelwise.base.special import gammaincc
@@ -54,7 +53,7 @@ class BootstrapInterval:
 
 
 def bootstrap(
-    sums: NDArray[Any],
+    sums: Values,
     metric: Callable[[Numbers], Numbers],
     *,
     draws: int = 1000,

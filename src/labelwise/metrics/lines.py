@@ -8,15 +8,17 @@ with few positives are compared with each of them, others are sorted. Unobserved
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.base.arrays import (
     Array,
+    Floats,
     Mask,
     Numbers,
+    Values,
     as_mask,
     check_shapes,
     present_labels,
@@ -42,7 +44,7 @@ def blocks(lines: int, length: int, entries: int = BLOCK_ENTRIES) -> Iterator[sl
         yield slice(start, min(start + step, lines))
 
 
-def read(matrix: Array, lines: slice, by: By) -> NDArray[Any]:
+def read(matrix: Array, lines: slice, by: By) -> np.ndarray:
     """Return a block of lines, one line a contiguous row."""
     if by == "image":
         return np.ascontiguousarray(to_numpy(matrix[lines]))
@@ -70,7 +72,7 @@ def entry_blocks(
     where: Array | None,
     *matrices: Array,
     entries: int = BLOCK_ENTRIES,
-) -> Iterator[tuple[slice, Mask | None, list[NDArray[Any]]]]:
+) -> Iterator[tuple[slice, Mask | None, list[np.ndarray]]]:
     """Yield blocks of rows: which, the entries that count (None: all), and each matrix there."""
     for block in blocks(*shape, entries):
         keep = chosen(block, observed=observed, where=where)
@@ -136,7 +138,7 @@ class Positives:
     """The positives (P,) by line, then falling score; count and first of each line (L,)."""
 
     line: Counts
-    score: NDArray[Any]
+    score: Floats
     per_line: Counts
     start: Counts
 
@@ -156,7 +158,7 @@ class Positives:
         group = np.cumsum(opens) - 1
         return first[group], last[group]
 
-    def total(self, values: NDArray[Any]) -> Numbers:
+    def total(self, values: Values) -> Numbers:
         sums = np.bincount(self.line, values, minlength=len(self.per_line))
         return sums.astype(np.float64, copy=False)
 
@@ -166,7 +168,7 @@ class Lines:
     """A block of lines: scores (L, n) with NaN where unobserved, and which are present."""
 
     where: slice
-    scores: NDArray[Any]
+    scores: Floats
     present: Mask
     known: Counts
 
@@ -202,7 +204,7 @@ class Lines:
         return counts
 
 
-def _falling(score: NDArray[Any], line: Counts, per_line: Counts, start: Counts) -> NDArray[Any]:
+def _falling(score: Floats, line: Counts, per_line: Counts, start: Counts) -> Floats:
     """Return the positives' scores, which are in order of line, falling within each line."""
     if len(score) < 16 * len(per_line):
         return score[np.lexsort((-score, line))]
@@ -221,7 +223,7 @@ def lines_of(
     if by == "label":  # blocks of columns are wider, so that each row gives more than a cache line
         lines, length, entries = length, lines, 4 * entries
     for where in blocks(lines, length, entries):
-        score = read(scores, where, by)
+        score: Floats = read(scores, where, by)
         if not np.issubdtype(score.dtype, np.floating):
             score = score.astype(np.float64)
         mask = None if observed is None else as_mask(read(observed, where, by), "observed")

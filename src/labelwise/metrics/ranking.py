@@ -20,12 +20,11 @@ one point per score of a positive; entries are sorted a block at a time.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, Numbers
+from labelwise.base.arrays import Array, Floats, Numbers
 from labelwise.errors import require
 from labelwise.metrics.lines import (
     ABOVE,
@@ -140,7 +139,7 @@ SORTED_ENTRIES = 2**21
 class PrecisionRecall:
     """Points of a curve, thresholds falling: predict where the score is at least the threshold."""
 
-    thresholds: NDArray[Any]
+    thresholds: Floats
     precision: Numbers
     recall: Numbers
 
@@ -189,7 +188,7 @@ def micro_auroc(scores: Array, labels: Array, observed: Array | None = None) -> 
 
 def _pooled(
     scores: Array, labels: Array, observed: Array | None
-) -> tuple[NDArray[Any], Counts, Counts, int]:
+) -> tuple[Floats, Counts, Counts, int]:
     """Return positives' scores, falling; entries at least and above each; number of entries."""
     positives = [
         block.scores[block.present] for block in lines_of(scores, labels, observed, "image")

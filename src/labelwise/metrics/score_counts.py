@@ -19,12 +19,15 @@ precision is the middle of the two totals over all positives; half their distanc
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Floats
+
 Counts = NDArray[np.int64]
+Keys = NDArray[np.unsignedinteger]  # of the scores' width
 
 
 class Bounded(NamedTuple):
@@ -44,14 +47,12 @@ class ScoreCounts:
 
     limit: int
     dropped: int
-    keys: NDArray[Any]
+    keys: Keys
     positives: Counts
     others: Counts
 
     @staticmethod
-    def of(
-        scores: NDArray[np.floating[Any]], present: NDArray[np.bool_], limit: int = 4096
-    ) -> "ScoreCounts":
+    def of(scores: Floats, present: NDArray[np.bool_], limit: int = 4096) -> "ScoreCounts":
         """Return the counts of scores (n,), float32 or float64, and whether each is positive."""
         if limit < 2:
             raise ValueError(f"limit must be at least 2, got {limit}")
@@ -123,9 +124,7 @@ class ScoreCounts:
         keys = self.keys >> self.keys.dtype.type(dropped - self.dropped)
         return self._summed(dropped, keys, self.positives, self.others)
 
-    def _summed(
-        self, dropped: int, keys: NDArray[Any], positives: Counts, others: Counts
-    ) -> "ScoreCounts":
+    def _summed(self, dropped: int, keys: Keys, positives: Counts, others: Counts) -> "ScoreCounts":
         opens = _opens(keys)
         sums = (np.add.reduceat(c, opens) if len(opens) else c for c in (positives, others))
         return ScoreCounts(self.limit, dropped, keys[opens], *sums)
@@ -146,20 +145,19 @@ class ScoreCounts:
         return self._with(self.dropped + low)
 
 
-def _keys(scores: NDArray[np.floating[Any]]) -> NDArray[Any]:
+def _keys(scores: Floats) -> Keys:
     """Return unsigned integers in the order of the floats; equal floats have equal ones."""
     if np.isnan(scores).any():
         raise ValueError("scores must not be NaN, got NaN")
     wide = scores.dtype == np.float64
-    unsigned: Any = np.uint64 if wide else np.uint32
-    values: Any = scores if wide else scores.astype(np.float32, copy=False)
+    unsigned = np.dtype(np.uint64 if wide else np.uint32)
+    values = scores if wide else scores.astype(np.float32, copy=False)
     bits = (values + 0.0).view(unsigned)  # -0 becomes 0
-    top = unsigned(1 << (63 if wide else 31))
-    keys: NDArray[Any] = np.where(bits & top, ~bits, bits | top)
-    return keys
+    top = unsigned.type(1 << (63 if wide else 31))
+    return np.where(bits & top, ~bits, bits | top)
 
 
-def _opens(keys: NDArray[Any]) -> NDArray[np.intp]:
+def _opens(keys: Keys) -> NDArray[np.intp]:
     """Return where each run of equal keys begins."""
     first = np.ones(len(keys), dtype=np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=first[1:])

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, Numbers, check_shapes
+from labelwise.base.arrays import Array, Numbers, Values, check_shapes
 from labelwise.errors import require
 from labelwise.metrics.calibration import CalibrationSums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, entry_blocks
@@ -175,7 +174,7 @@ def _sums(
     return ProperSums(kind, cells, totals, infinite)
 
 
-def _logs(prob: NDArray[Any]) -> tuple[Numbers, Numbers]:
+def _logs(prob: Values) -> tuple[Numbers, Numbers]:
     exact = prob.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(exact), np.log1p(-exact)

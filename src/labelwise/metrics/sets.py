@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from labelwise.base.arrays import (
     Array,
     Numbers,
+    Values,
     as_mask,
     check_probabilities,
     check_shapes,
@@ -79,7 +80,7 @@ class Confusion:
         return 2 * precision * recall / total if total != 0 else 0.0
 
 
-def _shares(hits: NDArray[Any], out_of: NDArray[Any], undefined: Undefined, by: By) -> Averaged:
+def _shares(hits: Values, out_of: Values, undefined: Undefined, by: By) -> Averaged:
     require(undefined in INSTEAD, f"undefined must be 'skip', 'zero' or 'one', got {undefined!r}")
     shares = np.full(len(hits), INSTEAD[undefined])
     np.divide(hits, out_of, out=shares, where=out_of > 0)
@@ -219,7 +220,7 @@ def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.
     return zero
 
 
-def by_image(value: Callable[[NDArray[Any]], Any], **matrix: Array) -> Numbers:
+def by_image(value: Callable[[Values], Any], **matrix: Array) -> Numbers:
     """Return what a function gives for the rows of a named matrix, a block at a time."""
     shape, (rows,) = check_shapes(**matrix), matrix.values()
     values = [value(read(rows, block, "image")) for block in blocks(*shape)]
@@ -229,7 +230,7 @@ def by_image(value: Callable[[NDArray[Any]], Any], **matrix: Array) -> Numbers:
 def max_confidence(probs: Array) -> Numbers:
     """Return max_k p of every image, (N,); its mean over OUT images is MMC."""
 
-    def top(block: NDArray[Any]) -> Any:
+    def top(block: Values) -> Any:
         check_probabilities(block, "probs")
         return np.max(block, axis=1)
 
@@ -270,7 +271,7 @@ def false_alarm_rate(sets: Array, labels: Array, observed: Array | None = None) 
 def nothing_here(log_q: Array) -> Numbers:
     """Return sum_k log(1 - p_k) of every image, (N,), from a link's log(1 - p)."""
 
-    def total(block: NDArray[Any]) -> Any:
+    def total(block: Values) -> Any:
         if not (block <= 0).all():
             raise ValueError(f"log(1 - p) must be at most 0, got {block.max()}")
         return np.sum(block, axis=1, dtype=np.float64)
@@ -278,7 +279,7 @@ def nothing_here(log_q: Array) -> Numbers:
     return by_image(total, log_q=log_q)
 
 
-def _joined(inside: Array, outside: Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _joined(inside: Array, outside: Array) -> tuple[Values, NDArray[np.bool_]]:
     scores = [to_numpy(side) for side in (inside, outside)]
     for name, side in zip(("inside", "outside"), scores, strict=True):
         if side.ndim != 1 or np.isnan(side).any():

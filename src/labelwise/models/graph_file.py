@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,7 +22,7 @@ from pydantic import (
 )
 
 from labelwise import __version__
-from labelwise.base.arrays import require_as_stated
+from labelwise.base.arrays import Values, require_as_stated
 from labelwise.base.files import read_regular
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.text import one_line_of
@@ -96,7 +95,7 @@ class Facts:
         kind = TensorProto.UINT8 if self.transform.bands is None else TensorProto.FLOAT
         return helper.make_tensor_value_info(PIXELS, kind, [batch, channels, size, size])
 
-    def blank(self) -> NDArray[Any]:
+    def blank(self) -> Values:
         kind = np.uint8 if self.transform.bands is None else np.float32
         size = self.transform.size
         return np.zeros((1, self.transform.channels, size, size), kind)

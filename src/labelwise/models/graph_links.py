@@ -6,16 +6,16 @@ from itertools import count, zip_longest
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from labelwise.base.array_api import Symbol
+from labelwise.base.arrays import Values
 from labelwise.decide import Rule
 from labelwise.errors import SettingsError
 from labelwise.links import Link
 
 Value = str  # the name of a tensor of the graph
-Constant = float | int | Sequence[Any] | NDArray[Any]
+Constant = float | int | Sequence[Any] | Values
 
 Typed = tuple[Any, ...] | ValueInfoProto  # the name, type and sides of a value
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 from PIL import Image
 
-from labelwise.base.arrays import Array, to_numpy
+from labelwise.base.arrays import Array, Values, to_numpy
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError
 from labelwise.eyes.session import not_run, open_session
@@ -126,9 +126,9 @@ class OnnxModel:
         return np.asarray(self.run("resize", {"image": np.ascontiguousarray(image)})[PIXELS][0])
 
     def answers(
-        self, pixels: NDArray[Any], thresholds: NDArray[np.float64] | None = None
+        self, pixels: Values, thresholds: NDArray[np.float64] | None = None
     ) -> GraphAnswers:
-        inputs: dict[str, NDArray[Any]] = {PIXELS: np.ascontiguousarray(pixels)}
+        inputs: dict[str, Values] = {PIXELS: np.ascontiguousarray(pixels)}
         if thresholds is not None:
             inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
         return GraphAnswers(**self.run("network", inputs))
@@ -181,7 +181,7 @@ class OnnxModel:
     def features(self) -> GraphFeatures | None:
         return features_of(self.proto)
 
-    def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def run(self, part: Part, inputs: Mapping[str, Values]) -> dict[str, np.ndarray]:
         with self._opening:
             if part not in self._sessions:
                 self._sessions[part] = self._opened(part)

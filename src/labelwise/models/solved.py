@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, compose, helper, numpy_helper
 
+from labelwise.base.arrays import Values
 from labelwise.base.files import replacing
 from labelwise.calibration.auto import link_to_spec
 from labelwise.decide import Rule
@@ -72,8 +73,8 @@ class SolvedModel:
     def of(
         eye: Eye,
         outputs: Sequence[str],
-        weight: NDArray[Any],
-        bias: NDArray[Any],
+        weight: Values,
+        bias: Values,
         space: LabelSpace,
         link: Link | None,
         rule: Rule,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelwise.base.arrays import Values
 from labelwise.calibration import expect_zero_share, temperature
 from labelwise.decide import average_k
 from labelwise.learn.objectives import PhiLink, QuasibinaryLink
@@ -95,7 +95,7 @@ def top_four(run: FinishedRun, read: str = "as trained") -> dict[str, float]:
     }
 
 
-def ranked(run: FinishedRun, scores: NDArray[Any] | None = None) -> dict[str, float]:
+def ranked(run: FinishedRun, scores: Values | None = None) -> dict[str, float]:
     """Return mAP over labels and over images, of the logits unless other scores are given."""
     given = run.test.logits if scores is None else scores, run.test.labels, run.test.observed
     by_label, by_image = average_precision(*given), average_precision(*given, by="image")

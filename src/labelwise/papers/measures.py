@@ -13,12 +13,12 @@ from functools import cached_property
 from itertools import product
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from labelwise.base.arrays import Floats, Mask, Numbers
 from labelwise.base.groups import Groups
 from labelwise.calibration import platt
 from labelwise.decide import best_f
@@ -88,9 +88,9 @@ def promise_power(test: Predictions) -> PromisePower:
 
 
 def _lowest_listed(
-    held: NDArray[np.float64],
-    right: NDArray[np.bool_],
-    library: NDArray[np.float64],
+    held: Numbers,
+    right: Mask,
+    library: Numbers,
     groups: Groups | None,
 ) -> float:
     """Return the lowest score of the longest list; a miss counts 1 / (images of its group)."""
@@ -108,7 +108,6 @@ def _lowest_listed(
 
 
 T = TypeVar("T")
-Floats = NDArray[np.float64]
 BINS = 10
 
 
@@ -202,7 +201,7 @@ def measure(run: FinishedRun, *, queries: int = 2000) -> dict[str, float]:
 
 
 @torch.no_grad()
-def image_effects(run: FinishedRun) -> dict[str, Floats]:
+def image_effects(run: FinishedRun) -> dict[str, Numbers]:
     """Return how much each test image moves a figure, (N,), for figures that methods are judged by.
 
     The sum of their squares is the variance of the figure over the choice of test images. For ACE
@@ -232,9 +231,7 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
     }
 
 
-def mean_ap_by_group(
-    scores: NDArray[Any], present: NDArray[Any], known: NDArray[Any] | None, groups: Groups
-) -> Floats:
+def mean_ap_by_group(scores: Floats, present: Mask, known: Mask | None, groups: Groups) -> Numbers:
     """Return what each group moves the mean average precision by, (G,).
 
     A group that has a label's positives carries that label, however few of all photos it has: its
@@ -253,7 +250,7 @@ def mean_ap_by_group(
     return total / max(labels, 1)
 
 
-def _probability_effects(link: Link, test: Predictions) -> dict[str, Floats]:
+def _probability_effects(link: Link, test: Predictions) -> dict[str, Numbers]:
     log_p, log_q = link.log_probs(test.logits.astype(np.float64))
     probs = np.exp(log_p)
     known = np.ones(probs.shape, bool) if test.observed is None else test.observed

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -33,7 +33,8 @@ from labelwise.errors import CheckpointError, LabelwiseError
 
 CHUNK = 1 << 20  # bytes that are read at once
 
-Parts = Callable[[int, int], Iterable[NDArray[Any]]]
+T = TypeVar("T", bound=np.generic)
+Parts = Callable[[int, int], Iterable[NDArray[T]]]
 PATIENCE_SECONDS = 300.0  # for another process that writes
 WRITING = {
     "SQLITE_FULL": "the disk is full; free some space and run the same command again",
@@ -285,8 +286,8 @@ class CacheFiles:
         self._sound: dict[str, int] = {}  # bytes of files that match their sums
 
     def grown(
-        self, name: str, dtype: "np.dtype[Any]", shape: tuple[int, int], parts: Parts
-    ) -> NDArray[Any]:
+        self, name: str, dtype: "np.dtype[T]", shape: tuple[int, int], parts: Parts[T]
+    ) -> NDArray[T]:
         """Map the first rows of a file, after appending ``parts(done, rows)`` where it has fewer.
 
         Where nothing can be written, because the folder may only be read or the disk is full, all
@@ -311,7 +312,7 @@ class CacheFiles:
                     path.unlink()
                 self._sound.pop(path.name, None)
 
-    def _grow(self, name: str, row_size: int, rows: int, parts: Parts) -> None:
+    def _grow(self, name: str, row_size: int, rows: int, parts: Parts[T]) -> None:
         """Check a file, and append the rows that it lacks, while other processes wait.
 
         A damaged file is removed and not cut off, since another process may have mapped it.

@@ -245,7 +245,7 @@ class SampleAnswers(Session):
             raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
         # The probability of the query for all rows, as the model alone says it.
         odds = [index.odds(column, corrected=False) for column in self._bound.columns]
-        scores = self._bound.log_scores(*stacked(odds, slice(None), np.float64))
+        scores = self._bound.log_scores(*stacked(odds, slice(None)))
         probs = np.clip(np.exp(scores), 0.0, 1.0)
         parts = []
         alive = _countable(index, self.sample.distinct, self.sample.rows, self.rows)

@@ -339,7 +339,7 @@ class Store(AbstractContextManager["Store", None]):
     def _segments(self, kind: str) -> list[Path]:
         return sorted((self.folder / kind).glob(PART))
 
-    def _values(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
+    def _values(self, kind: str, name: str, done: int, rows: int) -> Iterator[np.ndarray]:
         files = self._segments(kind)
         firsts = [int(file.stem) for file in files]
         for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):

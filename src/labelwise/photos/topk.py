@@ -7,11 +7,11 @@ score come in the order of the index, as a full stable sort would give them.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Numbers
 from labelwise.queries import BoundQuery
 from labelwise.queries.query import AllOf, literal_of
 
@@ -38,12 +38,10 @@ class LabelOdds:
         return self._log_q() if callable(self._log_q) else self._log_q
 
 
-def stacked(
-    columns: Sequence[LabelOdds], rows: slice | Rows, dtype: type[np.floating[Any]]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def stacked(columns: Sequence[LabelOdds], rows: slice | Rows) -> tuple[Numbers, Numbers]:
     """Return log p and log(1 - p) (n, K) of some rows."""
     sides = ([c.log_p[rows] for c in columns], [c.log_q[rows] for c in columns])
-    log_p, log_q = (np.stack(side, axis=1, dtype=dtype) for side in sides)
+    log_p, log_q = (np.stack(side, axis=1, dtype=np.float64) for side in sides)
     return log_p, log_q
 
 
@@ -90,14 +88,12 @@ def ranking_of(query: BoundQuery, odds_of: Callable[[int], LabelOdds], gone: Row
         scores = np.empty(len(columns[0].log_p), np.float32)
         for start in range(0, len(scores), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
-            scores[rows] = query.log_scores(*_exact_pair(*stacked(columns, rows, np.float64)))
+            scores[rows] = query.log_scores(*_exact_pair(*stacked(columns, rows)))
     scores[gone] = -np.inf
     return Ranking(scores)
 
 
-def _exact_pair(
-    log_p: NDArray[np.float64], log_q: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _exact_pair(log_p: Numbers, log_q: Numbers) -> tuple[Numbers, Numbers]:
     """Return log p and log(1 - p), the larger one computed from the smaller.
 
     Rounded to 32 bits on their own, p and 1 - p do not add up to 1, which a query that names a

@@ -22,12 +22,13 @@ network (:func:`alike_by_features`), or their fingerprints (:func:`alike_by_look
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.arrays import Floats
 from labelwise.base.groups import joined_rows
 from labelwise.errors import LabelwiseError
 from labelwise.pictures.duplicates import KEPT, NEAR
@@ -207,7 +208,7 @@ def _independent(a: Plane, b: Plane) -> float:
     return min(2 * shared, a.size / 9)
 
 
-def alike_by_features(features: NDArray[np.floating[Any]], known: int | None = None) -> Rows:
+def alike_by_features(features: Floats, known: int | None = None) -> Rows:
     """Return pairs (P, 2) of photos whose features (n, D) are alike, the lower row first.
 
     Each photo is paired with the NEAREST of the others or, from row ``known`` on, of those before

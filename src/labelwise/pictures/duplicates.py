@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.base.array_api import A, namespace
-from labelwise.base.arrays import is_tensor
+from labelwise.base.arrays import Floats, is_tensor
 from labelwise.base.groups import joined_rows
 from labelwise.pictures.decode import decode
 
@@ -102,7 +102,7 @@ def _waves(side: int, device: Any) -> Any:
         return torch.from_numpy(waves).to(device)
 
 
-def near_pairs(vectors: NDArray[np.floating[Any]], least: float, since: int = 0) -> Rows:
+def near_pairs(vectors: Floats, least: float, since: int = 0) -> Rows:
     """Return the pairs (P, 2) of rows of unit vectors (n, D) whose cosine is at least ``least``.
 
     The lower row stands first; pairs are in order. Zero vectors are near nothing. Of each pair the
@@ -117,7 +117,7 @@ def near_pairs(vectors: NDArray[np.floating[Any]], least: float, since: int = 0)
     return np.unique(np.concatenate([np.empty((0, 2), np.int64), *found]), axis=0)
 
 
-def first_near(vectors: NDArray[np.floating[Any]], least: float, known: Rows | None = None) -> Rows:
+def first_near(vectors: Floats, least: float, known: Rows | None = None) -> Rows:
     """Return the first row (n,) that each unit vector is near to; ``known`` rows stay."""
     rows = np.asarray(vectors, np.float32)
     done = 0 if known is None else len(known)
@@ -136,7 +136,7 @@ def first_near(vectors: NDArray[np.floating[Any]], least: float, known: Rows | N
     return firsts
 
 
-def compared_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
+def compared_groups(vectors: Floats, least: float) -> Rows:
     """Return the earliest row (n,) that a chain of near unit vectors (n, D) joins each row to."""
     rows = np.asarray(vectors, np.float32)
     earliest = np.arange(len(rows))

@@ -7,11 +7,10 @@ and Pillow's decoder both work while others hold Python's lock.
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelwise.base.arrays import Values
 from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.pictures.prefetch import available_cores, by_threads
 from labelwise.pictures.sources import ImageSource, Rows
@@ -21,7 +20,7 @@ from labelwise.pictures.worker import reason_of
 AT_ONCE = 4  # pictures in a network at once: as fast as more, in less memory
 AHEAD = 2  # batches begun or waiting for each thread
 
-Arrays = tuple[NDArray[Any], ...]
+Arrays = tuple[Values, ...]
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,10 @@ class Mapped:
         )
 
 
-def input_array(images: ImageSource, row: int, transform: Transform) -> NDArray[Any]:
+def input_array(images: ImageSource, row: int, transform: Transform) -> Values:
     """Return the input (C, size, size) of one picture: uint8 pixels, or float32 bands."""
     if isinstance(images, ArrayImages) and images.resized:
-        resized: NDArray[Any] = images.pixels[row]
+        resized: Values = images.pixels[row]
     elif transform.bands is None:
         resized = np.asarray(transform.resize(images.read(row, transform.at_least())))
     else:
@@ -64,7 +63,7 @@ def input_array(images: ImageSource, row: int, transform: Transform) -> NDArray[
 
 
 def mapped(
-    function: Callable[[NDArray[Any]], Arrays],
+    function: Callable[[np.ndarray], Arrays],
     images: ImageSource,
     transform: Transform,
     *,

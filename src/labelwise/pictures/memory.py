@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from PIL import Image
 
+from labelwise.base.arrays import Values
 from labelwise.base.names import Names
 from labelwise.base.text import printable
 from labelwise.errors import ImageError
@@ -47,14 +48,14 @@ class MappedFeatures:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Any) -> Floats:
+    def __getitem__(self, index: int | slice | Rows) -> Floats:
         chosen = np.arange(len(self))[index] if self.rows is None else self.rows[index]
         values = np.array(self.values[np.atleast_1d(chosen)])
         if self.mean is not None and self.scale is not None:
             values = ((values - self.mean) / self.scale).astype(np.float32)
         return values[0] if np.ndim(chosen) == 0 else values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def take(self, rows: Rows) -> "MappedFeatures":
@@ -95,7 +96,7 @@ def scaled(features: Features, mean: NDArray[np.float64], scale: NDArray[np.floa
     return values
 
 
-Picture = str | Path | bytes | Image.Image | NDArray[Any]
+Picture = str | Path | bytes | Image.Image | Values
 
 
 class ArrayImages(ImageSource):
@@ -107,7 +108,7 @@ class ArrayImages(ImageSource):
 
     def __init__(
         self,
-        pixels: NDArray[Any],
+        pixels: Values,
         ids: Sequence[str] | None = None,
         *,
         resized: bool = False,
@@ -263,11 +264,11 @@ def as_images(
     return PictureImages(list(pictures), any_depth=any_depth)
 
 
-def _is_rgb(pixels: NDArray[Any]) -> bool:
+def _is_rgb(pixels: Values) -> bool:
     return pixels.shape[-1] == 3 and pixels.dtype == np.uint8
 
 
-def _rgb_image(pixels: NDArray[Any], name: str) -> Image.Image:
+def _rgb_image(pixels: Values, name: str) -> Image.Image:
     if not _is_rgb(pixels):
         raise ImageError(f"{name}: it must be uint8 (H, W, 3), got {pixels.dtype} {pixels.shape}")
     return Image.fromarray(pixels)

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from labelwise.base.arrays import Values
 from labelwise.errors import ImageError
 from labelwise.pictures.decode import (
     HAS_DICOM,
@@ -58,7 +59,7 @@ ELEMENT = re.compile(r"\([0-9A-Fa-f]{4}, ?[0-9A-Fa-f]{4}\)")
 MORE_DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
 
-def read_dicom(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[Any]:
+def read_dicom(content: bytes, name: str, window: str, max_pixels: int) -> Values:
     """Return the values (H, W, 1 or 3) of the one picture of a file, or raise an ImageError."""
     if not HAS_DICOM:
         raise ImageError(f"{name}: DICOM files need `pip install 'labelwise[dicom]'`")
@@ -75,7 +76,7 @@ def read_dicom(content: bytes, name: str, window: str, max_pixels: int) -> NDArr
         raise ImageError(f"{name}: the image cannot be read ({reason})") from None
 
 
-def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[Any]:
+def _values(content: bytes, name: str, window: str, max_pixels: int) -> Values:
     from pydicom import dcmread
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
@@ -91,7 +92,7 @@ def _values(content: bytes, name: str, window: str, max_pixels: int) -> NDArray[
         if frames != 1:
             raise ImageError(f"{name}: holds {frames} frames, and a picture has one; split it")
         try:
-            stored: NDArray[Any] = pixel_array(facts)
+            stored: Values = pixel_array(facts)
         except (RuntimeError, NotImplementedError):
             syntax = facts.file_meta.get("TransferSyntaxUID")
             known = syntax is not None and syntax.name != str(syntax)  # one of the standard's
@@ -146,7 +147,7 @@ def _inflates_within(content: bytes, most: int) -> bool:
     return True
 
 
-def _shares(values: NDArray[Any], facts: Any, window: str, name: str) -> NDArray[np.float64]:
+def _shares(values: Values, facts: Any, window: str, name: str) -> NDArray[np.float64]:
     """Return the share (0 to 1) of a window, or of a VOI LUT where the file has only that."""
     if window == "file" and facts.get("WindowCenter") is None and facts.get("VOILUTSequence"):
         from pydicom.pixels.processing import apply_voi
@@ -191,7 +192,7 @@ COMPRESSIONS = (None, "deflate", "lzw", "packbits", "lzma", "zstd", "jpeg2000", 
 class Cube(NamedTuple):
     """Values (H, W, bands) of a file, the names it gives its bands, and the value of no data."""
 
-    values: NDArray[Any]
+    values: Values
     names: tuple[str, ...] | None = None
     missing: float | None = None
     usual: tuple[str, ...] | None = None  # names where the file gives none
@@ -204,7 +205,7 @@ class Cube(NamedTuple):
         return self.names or usual or tuple(map(str, range(1, count + 1)))
 
 
-def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
+def chosen_bands(cube: Cube, name: str, bands: Bands) -> Values:
     """Return the bands (H, W, n) of a cube in the order of a model."""
     values, wanted, names = cube.values, bands.names, cube.names
     if names is not None:
@@ -225,7 +226,7 @@ def chosen_bands(cube: Cube, name: str, bands: Bands) -> NDArray[Any]:
     return with_gaps
 
 
-def _with_gaps(cube: Cube) -> NDArray[Any]:
+def _with_gaps(cube: Cube) -> Values:
     """Return the values of a cube, NaN where it has no data; as they are if it has all."""
     values, missing = cube.values, cube.missing
     if missing is None or np.isnan(missing):
@@ -262,7 +263,7 @@ def open_cube(content: bytes, name: str, window: str = "none") -> Cube:
         raise ImageError(f"{name}: the image cannot be read ({reason})") from error
 
 
-def _npy_values(content: bytes, name: str) -> NDArray[Any]:
+def _npy_values(content: bytes, name: str) -> Values:
     start = 10 if content[6:7] == b"\1" else 12  # version 1 says how long it is in two bytes
     end = start + int.from_bytes(content[8:start], "little")
     shape, by_columns, dtype = _npy_head(content[:end])
@@ -287,7 +288,7 @@ def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return npy.read_array_header_2_0(stream)
 
 
-def _with_bands(values: NDArray[Any]) -> NDArray[Any]:
+def _with_bands(values: Values) -> Values:
     return values[:, :, None] if values.ndim == 2 else values
 
 
@@ -316,7 +317,7 @@ def _tiff(content: bytes, name: str) -> Cube:
             ) from None
         missing = float(facts[NODATA]) if NODATA in facts else None
         if page.photometric == PHOTOMETRIC.MINISWHITE and values.dtype.kind == "u":
-            white = np.iinfo(values.dtype).max
+            white = np.iinfo(str(values.dtype)).max
             values = white - values
             if missing is not None:  # the mark is one of stored values
                 missing = white - missing
@@ -335,7 +336,7 @@ def _keep_quiet() -> None:
     logging.getLogger("tifffile").addHandler(logging.NullHandler())
 
 
-def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:
+def _tiff_values(file: Any, page: Any, name: str) -> Values:
     if len(file.pages) > 1:
         firsts = ((series, series.pages[0]) for series in file.series)
         whole = [series for series, first in firsts if not (first.is_reduced or first.is_mask)]
@@ -370,7 +371,7 @@ def pack_folder(folder: Path, name: str) -> bytes:
 
 def _from_folder(content: bytes, name: str) -> Cube:
     end = content.index(b"\n", len(PACKED))
-    parts: list[tuple[str, NDArray[Any]]] = []
+    parts: list[tuple[str, Values]] = []
     at = end + 1
     for band, size in json.loads(content[len(PACKED) : end]):
         cube = _tiff(content[at : at + size], f"{name}/{band}")

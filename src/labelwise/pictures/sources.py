@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.arrays import Values
 from labelwise.base.names import Names, real_names
 from labelwise.base.storage import Storage, is_uri, split_address, storage_at
 from labelwise.base.text import printable
@@ -142,7 +143,7 @@ class ImageSource(ABC):
         """Return one image at its full depth, with all its bands; ``window`` is for DICOM."""
         return open_cube(self.content(row), self.shown_name(row), window)
 
-    def read_bands(self, row: int, bands: Bands) -> NDArray[Any]:
+    def read_bands(self, row: int, bands: Bands) -> Values:
         """Return the bands (H, W, n) of one image, in its own type; NaN where it has no data."""
         return chosen_bands(self.cube(row, bands.window), self.shown_name(row), bands)
 

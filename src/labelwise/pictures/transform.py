@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.base.arrays import require_finite
+from labelwise.base.arrays import Values, require_finite
 from labelwise.errors import SettingsError
 
 # The *composite* of three bands, or of one as grey, is for people:
@@ -260,7 +260,7 @@ class Transform:
     def resize_window(self, image: Image.Image, window: Window) -> Image.Image:
         return image.resize((self.size, self.size), self.resampling, window.box(*image.size))
 
-    def resize_bands(self, values: NDArray[Any], window: Window | None = None) -> Floats:
+    def resize_bands(self, values: Values, window: Window | None = None) -> Floats:
         """Return the (size, size, bands) input of bands (H, W, bands), or of a window of them."""
         height, width = values.shape[:2]
         if window is not None:
@@ -276,7 +276,7 @@ class Transform:
         scaled = self._interpolated(self._filled(values), tall, wide)
         return scaled[top : top + size, left : left + size]
 
-    def _filled(self, values: NDArray[Any]) -> Floats:
+    def _filled(self, values: Values) -> Floats:
         """Return values as float32, with a band's mean where it has no data."""
         levels = np.ascontiguousarray(values, np.float32)
         gaps = np.isnan(levels) if values.dtype.kind == "f" else None
@@ -292,7 +292,7 @@ class Transform:
         planes = torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
         return np.asarray(self._scaled_planes(planes, tall, wide).permute(1, 2, 0).numpy())
 
-    def composite(self, values: NDArray[Any]) -> Image.Image:
+    def composite(self, values: Values) -> Image.Image:
         if self.bands is None:
             raise ValueError("a picture in RGB is its own composite")
         places = self.bands.shown
@@ -345,7 +345,7 @@ class Transform:
 
         return _on_device(self, torch.device(device))
 
-    def normalised(self, pixels: NDArray[Any]) -> Floats:
+    def normalised(self, pixels: Values) -> Floats:
         """Return the float32 input (B, C, H, W) of uint8 pixels or of bands, as an array."""
         mean, std = self.mean_and_std
         return np.asarray((pixels - mean) / std)

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.arrays import Values
 from labelwise.errors import ImageError
 from labelwise.pictures.memory import BytesImages, FeatureRows
 from labelwise.pictures.multiband import load_band_readers
@@ -72,8 +73,6 @@ SLOT_BYTES = 12 << 20
 HEADER = 8  # bytes of a slot: the place of the item at work
 NAME = "\0"  # stands for the picture's name, which need not travel
 QUALITY = 82  # of a thumbnail's JPEG
-
-Values = NDArray[Any]
 
 
 class Kind(IntEnum):

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from queue import LifoQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakSet
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelwise.base.arrays import Values
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.pictures.memory import BytesImages
 from labelwise.pictures.transform import Transform
@@ -255,11 +255,11 @@ class Decoders:
         for worker in list(self._idle.queue):  # they stay, for those who wait for one
             worker.close()
 
-    def pixels(self, blob: bytes, name: str, transform: Transform | None = None) -> NDArray[Any]:
+    def pixels(self, blob: bytes, name: str, transform: Transform | None = None) -> Values:
         """Return a model's input (size, size, C) of an encoded picture, or raise ImageError."""
         own = transform or self.transform
         values = self._made(Work(Kind.RESIZED, own), blob, name)
-        kind = np.uint8 if own.bands is None else np.float32
+        kind = np.dtype(np.uint8 if own.bands is None else np.float32)
         return np.frombuffer(values, kind).reshape(own.size, own.size, own.channels)
 
     def thumbnail(self, blob: bytes, name: str, side: int) -> bytes:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.base.array_api import log1mexp
-from labelwise.base.arrays import Array, Mask, Numbers, as_mask, to_numpy
+from labelwise.base.arrays import Array, Floats, Mask, Numbers, as_mask, to_numpy
 from labelwise.base.groups import Groups
 from labelwise.base.special import START, expit, fit_slope_and_offset, log_expit, logit, ndtri
 from labelwise.queries.query import (
@@ -81,8 +81,7 @@ def rank(
     return RankedImages(order, scores[order], np.exp(scores[order]))
 
 
-Values = NDArray[np.floating[Any]]
-PairOf = tuple[Values, Values]
+PairOf = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class BoundQuery:
         logs = _Pairs(self._named(np.log(p).T, np.log1p(-p).T), np.zeros(1))
         return bool(np.isneginf(_grouped(self.expression, logs, self.groups)).all())
 
-    def inside(self, log_p: Sequence[NDArray[np.floating[Any]]]) -> Mask | None:
+    def inside(self, log_p: Sequence[Floats]) -> Mask | None:
         """Return which images (N,) the limits leave, from log p of each column; None: all."""
         kept: Mask | None = None
         for column, bound, above in self.limits:
@@ -187,7 +186,7 @@ def bind(
 
 def _grouped(
     expression: Expression | bool, logs: "_Pairs", groups: Sequence[tuple[int, ...]]
-) -> Values:
+) -> Floats:
     """Return log P of an expression; groups of which it names two labels are gone through."""
     if isinstance(expression, bool) or not groups:
         return logs.of(expression)[0]
@@ -215,7 +214,7 @@ class _Pairs:
     """(log P, log(1 - P)) of expressions, over columns with given pairs; each is computed once."""
 
     pairs: Mapping[str, PairOf]
-    sure: Values  # the logs of certainty
+    sure: Floats  # the logs of certainty
     known: dict[Expression, PairOf] = field(default_factory=dict)
 
     def of(self, expression: Expression | bool) -> PairOf:
@@ -338,16 +337,17 @@ class CalibratedQuery:
             return 0.0
         return float(log_expit((logit(probability) - self.offset) / max(self.slope, LEAST_SLOPE)))
 
-    def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
+    def count(self, log_scores: Floats, confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits, with an interval for chance and for the fit's error.
 
         Scores of 32 bits, of which there may be millions, are binned to one part in 500. The errors
         cancel: for a label in 3 % of a million photos a millionth of the number is left.
         """
-        scores, times = log_scores, np.ones(len(log_scores), np.int64)
-        if scores.dtype == np.float32:
-            sizes, times = _tallied(scores)
-            scores = -sizes
+        times = np.ones(len(log_scores), np.int64)
+        if log_scores.dtype == np.float32:
+            sizes, times = _tallied(log_scores.astype(np.float32, copy=False))
+            log_scores = -sizes
+        scores = log_scores.astype(np.float64, copy=False)
         odds, p = _log_odds(scores), self.probs(scores)
         expected, listed = float(times @ p), int(times[p > 0].sum())
         slopes = times * p * (1 - p)

@@ -17,12 +17,11 @@ wanted label comes first, then the others in order, so that equal sums of costs 
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb, nan
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.base.arrays import Array, Floats, as_mask, check_shapes, to_numpy
 
 Queries = NDArray[np.intp]
 
@@ -78,7 +77,7 @@ def sample_queries(
     return np.array([*kept], dtype=np.intp).reshape(-1, length), skipped
 
 
-def average_precision_of_costs(costs: NDArray[Any], relevant: NDArray[np.intp]) -> float:
+def average_precision_of_costs(costs: Floats, relevant: NDArray[np.intp]) -> float:
     """Return the average precision of costs (N,) from low to high; ``relevant`` are rows."""
     own = np.sort(costs.take(relevant))
     every = np.sort(costs.compress(costs <= own[-1]))
@@ -90,7 +89,7 @@ def average_precision_of_costs(costs: NDArray[Any], relevant: NDArray[np.intp]) 
 class CostTable:
     """Costs, fitting images and known images (2K, N): row k wants label k, row K + k does not."""
 
-    costs: NDArray[Any]
+    costs: Floats
     relevant: NDArray[np.bool_]
     known: NDArray[np.bool_] | None
 

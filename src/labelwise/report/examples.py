@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.base.arrays import Values
 from labelwise.base.markup import Markup, chance, join, paragraph, section, tag
 from labelwise.errors import ImageError
 from labelwise.links import Link
@@ -183,7 +183,7 @@ def copy_examples(
     return (ExampleGroup(COPIES, COPIED, tuple(shown)),) if shown else ()
 
 
-def _first(key: NDArray[Any], where: NDArray[Any], count: int) -> list[int]:
+def _first(key: Values, where: Values, count: int) -> list[int]:
     rows = np.flatnonzero(where)
     first: list[int] = rows[np.argsort(key[rows], kind="stable")[:count]].tolist()
     return first

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from labelwise.base.arrays import Values
 from labelwise.base.text import one_line
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.server.security import RefusedError
@@ -30,7 +30,7 @@ SEGMENTS = 512  # of a JPEG, that are looked at
 SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers that a size follows
 
 M = TypeVar("M", bound=BaseModel)
-Pixels = NDArray[Any]  # uint8 (H, W, 3), or float32 (H, W, bands)
+Pixels = Values  # uint8 (H, W, 3), or float32 (H, W, bands)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.base.allocator import keep_freed_memory
+from labelwise.base.arrays import Values
 from labelwise.base.files import locked
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.storage import LocalStorage, Storage, storage_at
@@ -215,7 +215,7 @@ def answer_table(part: Scored, schema: Any) -> Any:
     order = pa.array(np.argsort(rows, kind="stable"))
     failed = len(part.failures)
 
-    def numbers(values: NDArray[Any]) -> Any:
+    def numbers(values: Values) -> Any:
         flat = pa.array(values.astype(np.float32).ravel())
         ends = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
         lists = pa.ListArray.from_arrays(ends, flat)

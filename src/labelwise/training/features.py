@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.base.arrays import Values
 from labelwise.base.files import replacing
 from labelwise.base.progress import Silent, Watch
 from labelwise.errors import DataError, ImageError, SettingsError
@@ -158,7 +159,7 @@ def scale_of(named: str, settings: Settings, table: LabelTable) -> BandScale:
     there = ~np.isnan(first)
     offset = np.where(there, first, 0.0).sum(0, dtype=np.float64) / np.maximum(there.sum(0), 1)
 
-    def moments(row: int) -> tuple[NDArray[Any], ...] | None:
+    def moments(row: int) -> tuple[Values, ...] | None:
         try:
             values = train.images.read_bands(row, bands).reshape(-1, len(bands)).astype(np.float64)
         except ImageError:  # whoever reads it next says so

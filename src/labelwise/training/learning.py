@@ -15,8 +15,8 @@ from math import exp, log, log2, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelwise.base.arrays import Mask, Values
 from labelwise.evaluation.intervals import mean_ap_influence
 from labelwise.eyes.fit import Fitted
 from labelwise.metrics import average_precision
@@ -75,7 +75,7 @@ class Learning:
 
 
 def learning(
-    fitted: Fitted[Any], labels: NDArray[Any], observed: NDArray[Any] | None, names: tuple[str, ...]
+    fitted: Fitted[Any], labels: Values, observed: Mask | None, names: tuple[str, ...]
 ) -> Learning | None:
     """Return what the folds of a head say of more photos, None where they cannot."""
     if not fitted.fewer or fitted.shown is not None:
