@@ -87,6 +87,20 @@ def test_photos_the_run_was_fitted_on_are_counted(run, new):
         assert any(f"{told}: the figures {harm} too good; --without-" in n for n in whole.notes)
 
 
+def test_predict_says_which_photos_trained_the_model(run, new):
+    """Not counted: a test photo, a near copy, one of as many bytes, and photos that are new."""
+    content = bytearray((run.parent / "own" / "1.png").read_bytes())
+    content[-1] ^= 1  # of the check sum of the end, which no reader looks at
+    (new.parent / "g.png").write_bytes(content)
+    said = "2 of 7 photos are ones that the model was trained on"
+    assert must_run("predict", run, new.parent).stdout.count(said) == 1
+    (new.parent / "b.png").unlink()
+    assert "1 of 6 photos is one that the model" in must_run("predict", run, new.parent).stdout
+    assert "trained on" not in must_run("predict", run, new.parent / "c.png").stdout
+    shutil.rmtree(run.parent / "own")  # it cannot be known any more
+    assert "trained on" not in must_run("predict", run, new.parent).stdout
+
+
 def test_they_are_left_out_when_asked(run, new):
     """The figures are those of a table that never had them."""
     found = evaluated(run, "--data", new, "--without-training-photos")

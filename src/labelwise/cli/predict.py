@@ -255,7 +255,8 @@ def _predict_file(
 
         if out is not None and out.suffix not in WRITTEN:
             raise SettingsError(f"the output must end in {', '.join(WRITTEN)}, got {out.name!r}")
-        source = PictureImages(find_photos(images))
+        paths = find_photos(images)
+        source = PictureImages(paths)
         model = load_model(run, device).for_many(len(source))
         names, cautioned = model.space.names, model.caution
         if out is not None:
@@ -310,7 +311,11 @@ def _predict_file(
     if out is not None:
         say(f"{count - failed:,} of {counted(count, 'image')} predicted, written to {out}")
     if count > failed:
-        tell(RunFolder(run).size_note(chosen / (count - failed)) if run.is_dir() else "")
+        if run.is_dir():
+            from labelwise.models.seen_photos import trained_note, trained_on
+
+            tell(RunFolder(run).size_note(chosen / (count - failed)))
+            tell(trained_note(trained_on(run, paths), len(paths)))
         if held_out is not None:
             _say_frequencies(held_out, model.link, logits)
     if failed:

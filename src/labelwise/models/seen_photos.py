@@ -6,6 +6,8 @@ they trained the weights, or chose the link, the rule or the epoch.
 """
 
 import json
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.base.array_api import A, like
-from labelwise.base.files import MOST_FACTS, read_regular, replacing, require_regular
+from labelwise.base.files import MOST_FACTS, read_regular, replacing, require_regular, sha256_of
 from labelwise.base.progress import Silent, Watch
 from labelwise.base.text import counted, one_line_of
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
@@ -312,6 +314,41 @@ def _marks_of(images: ImageSource, watch: Watch, task: str) -> _Marks:
         watch.advance(1)
     watch.finish()
     return _Marks(hashes, looks)
+
+
+def trained_on(folder: Path, photos: Sequence[Path]) -> int:
+    """Return how many of these files have the bytes of a photo that a run was fitted on.
+
+    What has another size is not read. Photos of the run that are no files, or are gone, are left
+    out.
+    """
+    sizes, digests = defaultdict[int, list[Path]](list), dict[int, set[str]]()
+    with suppress(LabelwiseError, LookupError, OSError):
+        fitted = _fitted_photos(folder)
+        for location in fitted.locations(range(len(fitted))):
+            if location is not None and location.size is None:
+                with suppress(OSError):
+                    sizes[os.stat(location.path).st_size].append(Path(location.path))
+    count = 0
+    for photo in photos:
+        with suppress(OSError):
+            size = photo.stat().st_size
+            if size in sizes:
+                if size not in digests:
+                    digests[size] = {*map(sha256_of, sizes[size])}
+                count += sha256_of(photo) in digests[size]
+    return count
+
+
+def trained_note(trained: int, photos: int) -> str:
+    """Return that some of the photos trained the model in words; empty where none did."""
+    if not trained:
+        return ""
+    are = "is one" if trained == 1 else "are ones"
+    return (
+        f"{trained:,} of {counted(photos, 'photo')} {are} that the model was trained on: it is "
+        "surer of them than of new photos."
+    )
 
 
 def own_table(run: RunFolder) -> LabelTable:

@@ -35,6 +35,7 @@ from labelwise.metrics.shift import (
     far_points,
     held_out_shares,
 )
+from labelwise.models.seen_photos import trained_note
 from labelwise.photos.index import LIKENESS_FILE, Index
 from labelwise.photos.topk import Rows
 from labelwise.pictures import ImageSource
@@ -92,10 +93,7 @@ class LibraryLikeness:
         if self.copies:
             words += f" {self.copies:,} {all_} {self.known} ones or near copies of them "
             words += f"({self.embedded:,} compared)."
-        if self.trained:
-            words += f" {self.trained:,} {all_} ones that the model was trained on: it is surer of "
-            words += "them than of new photos."
-        return words
+        return f"{words} {trained_note(self.trained, self.rows)}".rstrip()
 
 
 FOUND = TypeAdapter(LibraryLikeness)
