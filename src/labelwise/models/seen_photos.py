@@ -319,8 +319,8 @@ def _marks_of(images: ImageSource, watch: Watch, task: str) -> _Marks:
 def trained_on(folder: Path, photos: Sequence[Path]) -> int:
     """Return how many of these files have the bytes of a photo that a run was fitted on.
 
-    What has another size is not read. Photos of the run that are no files, or are gone, are left
-    out.
+    A file of another size is not read. Photos of the run that are gone, or are inside a table, are
+    not compared.
     """
     sizes, digests = defaultdict[int, list[Path]](list), dict[int, set[str]]()
     with suppress(LabelwiseError, LookupError, OSError):
