@@ -24,6 +24,7 @@ from labelwise.predictions import Predictions
 if TYPE_CHECKING:
     from labelwise.models import Scored
     from labelwise.tables import LabelTable
+    from labelwise.training.data import Data
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
@@ -100,6 +101,7 @@ def trained(
     fresh: bool,
     on_ray: int | None = None,
     table: "LabelTable | None" = None,
+    data: "Data | None" = None,
     command: str | None = None,
 ) -> "Run | None":
     """Train here or on a Ray cluster; report, log, publish. None in helper processes."""
@@ -107,7 +109,7 @@ def trained(
     from labelwise.training.run import train as train_in
 
     if on_ray is None:
-        done = train_in(settings, run, table=table, watch=watch, fresh=fresh)
+        done = train_in(settings, run, table=table, data=data, watch=watch, fresh=fresh)
     else:
         from labelwise.shards.ray_cluster import RayTraining
 

@@ -47,3 +47,16 @@ def test_commands_that_compute_nothing_import_little(tmp_path):
         assert (status or 0, part in said) == (0, True), (words, said)
         assert not heavy & {*packages}, words
     assert "2.00" in said  # beach with dog: twice as often as by chance
+
+
+def test_a_table_is_refused_before_anything_that_a_run_needs_is_imported(tmp_path):
+    """Oracle: Python's modules."""
+    (tmp_path / "photos.csv").write_text("path,labels\na.png,dog\nb.png,?\nc.png,none\n")
+    program = COMMANDS.replace('name.partition(".")[0]', "name")
+    program = program.replace("SystemExit", "Exception").replace("end.code", "str(end)")
+    words = [sys.executable, "-c", program, json.dumps([["train", "photos.csv"]])]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
+    sentence, modules = json.loads(done.stdout)
+    needed = {"evaluation", "calibration", "training.run", "contrib.camtrap"}
+    assert "can be read in 4 ways" in sentence
+    assert not {f"labelwise.{name}" for name in needed} & {*modules}

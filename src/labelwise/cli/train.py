@@ -56,6 +56,7 @@ from labelwise.errors import LabelwiseError, SettingsError
 if TYPE_CHECKING:
     from labelwise.models.run_folder import RunFolder
     from labelwise.photos.words.start import Started
+    from labelwise.training.data import Data
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
@@ -257,9 +258,7 @@ def train(
     refuse("it belongs to --words", "answers", "set_aside", "model", "device")
     if data and len(data) > 1:
         raise SettingsError(f"one table or folder is trained on, got {', '.join(data)}")
-    from labelwise.api import default_folder
     from labelwise.base.yaml_values import parse_assignments
-    from labelwise.models.run_folder import RunFolder
     from labelwise.training.settings import SHORT_NAMES, read_settings
 
     values: dict[str, Any] = {
@@ -317,8 +316,16 @@ def train(
     resolved = read_settings(settings, flags | parse_assignments(assign or ()))
     if resolved.effort in ("good", "best") and folds is not None:
         raise SettingsError("--folds trains one model, and this effort several; leave one out")
+    data_of_run = None
+    if on_ray is None and resolved.hardware.devices == 1 and "WORLD_SIZE" not in os.environ:
+        from labelwise.training.data import read_data  # before all else: a table may be refused
+
+        data_of_run = read_data(resolved, None, make_watch())
+    from labelwise.api import default_folder
+    from labelwise.models.run_folder import RunFolder
+
     with RunFolder.working_in(out or default_folder(resolved)) as run:
-        train_and_report(resolved, run, fresh=fresh, folds=folds, on_ray=on_ray)
+        train_and_report(resolved, run, fresh=fresh, folds=folds, on_ray=on_ray, data=data_of_run)
 
 
 def train_and_report(
@@ -328,11 +335,13 @@ def train_and_report(
     fresh: bool,
     folds: int | None = None,
     on_ray: int | None = None,
+    data: "Data | None" = None,
     steps: bool = True,
 ) -> "Run | None":
     """Train, report, and say what to type next unless ``steps`` is False.
 
-    ``on_ray`` is how many workers of a Ray cluster train; None trains in this process.
+    ``data`` spares reading it; ``on_ray`` is how many workers of a Ray cluster train; None trains
+    in this process.
     """
     from labelwise.api import trained
     from labelwise.base.storage import address_of
@@ -340,7 +349,9 @@ def train_and_report(
 
     address, watch = folder.address, make_watch()
     with resumable(address):
-        done = trained(settings, folder, watch, fresh=fresh, on_ray=on_ray, command=command())
+        done = trained(
+            settings, folder, watch, fresh=fresh, on_ray=on_ray, data=data, command=command()
+        )
     if done is None:
         return None
     if folds is not None:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -38,13 +38,23 @@ class Reader:
     """
 
     name: str
-    read: Callable[..., LabelTable]
+    read: Callable[..., LabelTable] | str  # or MODULE:FUNCTION, which is imported when it reads
     sentence: str
     suffixes: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     labels: int | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     begin: re.Pattern[bytes] | None = None  # of a JSON file
+    options: Mapping[str, object] = field(default_factory=dict)  # that it is called with
+
+    @cached_property
+    def function(self) -> Callable[..., LabelTable]:
+        """What reads the format."""
+        if not isinstance(self.read, str):
+            return self.read
+        module, _, name = self.read.partition(":")
+        function: Callable[..., LabelTable] = getattr(import_module(module), name)
+        return partial(function, **self.options) if self.options else function
 
 
 LEFT = ("chexpert", "mimic-cxr", "chestxray14", "bigearthnet", "ucmerced")  # formats until 0.3
@@ -62,13 +72,10 @@ def readers() -> dict[str, Reader]:
     listed = tomllib.loads(Path(__file__).with_name("formats.toml").read_text(encoding="utf-8"))
     own: dict[str, Reader] = {}
     for name, facts in listed.items():
-        module, _, function = facts.pop("read").partition(":")
-        read, options = getattr(import_module(module), function), facts.pop("options", {})
-        read = partial(read, **options) if options else read
         facts |= {key: tuple(facts.get(key, ())) for key in ("suffixes", "marks")}
         if "begin" in facts:
             facts["begin"] = re.compile(facts["begin"].encode())
-        own[name] = Reader(name, read, **facts)
+        own[name] = Reader(name, **facts)
     folder, points = own.pop("folder"), entry_points(group="labelwise.readers")
     others = {point.name: _loaded(point) for point in points if point.name not in listed}
     return own | others | {"folder": folder}
@@ -202,7 +209,7 @@ def _read(
         files = [(path, split) for split, _, path in parts]
         return read_tables(files, **_known(options, read_tables, "table"))
     tables = [
-        (split, reader.read(path, **_known(options, reader.read, reader.name, check_files)))
+        (split, reader.function(path, **_known(options, reader.function, reader.name, check_files)))
         for split, reader, path in parts
     ]
     (split, first), *others = tables

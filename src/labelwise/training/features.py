@@ -45,8 +45,9 @@ from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.pictures.memory import MappedFeatures, moments_of, scaled
 from labelwise.pictures.transform import BandScale
 from labelwise.tables import LabelTable
+from labelwise.training.data import bands_of
 from labelwise.training.made_eyes import eye_named
-from labelwise.training.plan import bands_of, weights_of
+from labelwise.training.plan import weights_of
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 

@@ -1,9 +1,8 @@
 """From settings and a table to a plan in which nothing is left to choose, without torch."""
 
 import hashlib
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,18 +22,12 @@ from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.spec import MODEL_FILE
 from labelwise.pictures import FeatureRows, ImageSource
-from labelwise.pictures.transform import ALL, Bands, named_bands
 from labelwise.tables import (
     LabelTable,
-    find_unreadable,
-    load,
-    obey_taxonomy,
     with_validation,
-    without_unreadable,
 )
-from labelwise.tables.checks import reject_divided_groups, without_training_photos
-from labelwise.tables.derived import obey_groups
-from labelwise.taxonomy import AttributeColumns, AttributeGroups, LabelTree, Taxonomy
+from labelwise.tables.checks import reject_divided_groups
+from labelwise.taxonomy import AttributeColumns, LabelTree, Taxonomy
 from labelwise.training.loggers import check_loggers
 from labelwise.training.settings import (
     AUTO,
@@ -250,67 +243,6 @@ class Prepared(ABC):
         file = file / "model.safetensors" if file.is_dir() else file
         weights = sha256_of(file) if place and file.is_file() else None
         return {"data": hash_of_rows(self.splits), "format": HASHED, "weights": weights}
-
-
-@dataclass(frozen=True)
-class Data:
-    """A table whose labels obey a taxonomy, or groups that exclude each other."""
-
-    table: LabelTable
-    taxonomy: Taxonomy | None = None
-    attributes: AttributeColumns | None = None
-
-
-def read_data(
-    settings: Settings,
-    table: LabelTable | None,
-    watch: Watch,
-    readable: Callable[[Settings, LabelTable, Watch], LabelTable],
-) -> Data:
-    """Return the data of a run; ``table`` spares reading it."""
-    if table is None:
-        options = {"skip_missing": True} if settings.skip_missing else {}
-        table = load(settings.data, **{**options, **settings.data_options})
-        if settings.on_error == "skip":
-            table = readable(settings, table, watch)
-        for note in table.notes:
-            watch.say(note)
-    for note in without_training_photos(table):
-        watch.say(note)
-    taxonomy, attributes = None, None
-    if settings.taxonomy is not None:
-        taxonomy = Taxonomy.read(Path(settings.taxonomy))
-        obeyed = obey_taxonomy(table, taxonomy)
-        table = obeyed.table
-        if obeyed.raised or obeyed.learned:
-            watch.say(obeyed.sentence())
-    elif settings.attributes is not None:
-        settled = obey_groups(table, AttributeGroups.read(Path(settings.attributes)))
-        table, attributes = settled.table, settled.columns
-        watch.say(settled.sentence())
-    return Data(table, taxonomy, attributes)
-
-
-def readable(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
-    """Return the table without pictures that cannot be read, or raise with all of them."""
-    workers = settings.hardware.workers or os.cpu_count() or 1
-    watch.start("checking pictures", len(table))
-    named = settings.bands
-    bands = None if named is None else bands_of(named, settings, table.images)
-    try:
-        broken = find_unreadable(
-            table, workers=workers, progress=lambda _: watch.advance(1), bands=bands
-        )
-    finally:
-        watch.finish()
-    return without_unreadable(table, broken, on_error=settings.on_error)
-
-
-def bands_of(bands: str, settings: Settings, images: ImageSource) -> Bands:
-    """Return the bands that a run was told of; ``all`` are those of its first picture."""
-    window = settings.window or "none"
-    names_found = images.cube(0, window).found_names if bands == ALL and len(images) else None
-    return named_bands(bands, settings.composite, window, names_found)
 
 
 def check_zero_share(share: float | None, rows: LabelTable | None) -> None:

@@ -19,6 +19,7 @@ from labelwise.pictures import FeatureRows
 from labelwise.tables import LabelTable
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment, require_any_bands
+from labelwise.training.data import Data, read_data, readable
 from labelwise.training.execution import autocast_type
 from labelwise.training.features import (
     FrozenBackbone,
@@ -31,10 +32,7 @@ from labelwise.training.features import (
 )
 from labelwise.training.inference import Inference, higher_is_better, infer_logits
 from labelwise.training.plan import (
-    Data,
     Prepared,
-    read_data,
-    readable,
     resolve,
     settled_splits,
 )
@@ -117,7 +115,7 @@ def prepare(
         watch.say("this processor does not compute bf16: training in 32 bits")
     loaded = table is None
     if data is None:
-        data = read_data(settings, table, watch, readable)
+        data = read_data(settings, table, watch)
     table = data.table
     plan = resolve(settings, table)
     for reason in plan.reasons:

@@ -27,14 +27,13 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable
+from labelwise.training.data import Data, read_data
 from labelwise.training.finish import as_odds
 from labelwise.training.plan import (
     OF_TRAINING,
     PHOTO_NETWORK,
     check_names,
     is_closed,
-    read_data,
-    readable,
     resolve,
 )
 from labelwise.training.settings import AUTO, Settings, read_settings
@@ -234,24 +233,25 @@ def train(
     folder: Path | RunFolder,
     *,
     table: LabelTable | None = None,
+    data: Data | None = None,
     watch: Watch | None = None,
     fresh: bool = False,
     by_eye: bool = True,
 ) -> Run | None:
     """Train, or go on training, and return the finished run; None in helper processes.
 
-    ``table`` spares reading the data. Only the first process reads and writes the folder. On a CPU
-    a head on the features of an eye is solved without torch, unless ``by_eye`` is false.
+    ``table`` is used instead of the data that the settings name; ``data`` is that, read before.
+    Only the first process reads and writes the folder. On a CPU a head on the features of an eye is
+    solved without torch, unless ``by_eye`` is false.
     Ctrl-C stops between two steps with a checkpoint written, and raises KeyboardInterrupt.
     """
     check_names(settings)
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-    data = None
     if by_eye and _may_be_solved(settings):
         told = watch or Silent()
         if not fresh:
             run.fetch()
-        data = read_data(settings, table, told, readable)
+        data = data or read_data(settings, table, told)
         plan = resolve(settings, data.table)
         eye = None if isinstance(data.table.images, FeatureRows) else eye_of(plan.settings)
         if eye is not None and (fresh or not run.is_trained):
@@ -263,7 +263,7 @@ def train(
             if not too_large(len(solving.splits["train"]), width, told):
                 return Run(run.path, *solved_run(solving, contents_of(run), fresh=fresh))
     if settings.effort in ("good", "best"):
-        return _train_with_effort(settings, run, table, watch or Silent(), fresh=fresh)
+        return _train_with_effort(settings, run, table, data, watch or Silent(), fresh=fresh)
     from labelwise.training.trained import train_network
 
     done = train_network(settings, run, watch, table=table, data=data, fresh=fresh)
@@ -285,13 +285,20 @@ def _may_be_solved(settings: Settings) -> bool:
 
 
 def _train_with_effort(
-    settings: Settings, run: RunFolder, table: LabelTable | None, watch: Watch, *, fresh: bool
+    settings: Settings,
+    run: RunFolder,
+    table: LabelTable | None,
+    data: Data | None,
+    watch: Watch,
+    *,
+    fresh: bool,
 ) -> Run:
     runs: list[Run] = []
 
     def begin(chosen: Settings, folder: Path, told: Watch) -> None:
         read = runs[0].table if runs else table
-        done = train(chosen, folder, table=read, watch=told, fresh=fresh, by_eye=False)
+        first = None if runs else data
+        done = train(chosen, folder, table=read, data=first, watch=told, fresh=fresh, by_eye=False)
         if done is not None:
             runs.append(done)
         run.publish()

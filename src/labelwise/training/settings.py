@@ -390,7 +390,7 @@ def _data_options() -> set[str]:
     """Return the names of what `labelwise data` takes as --set, and of its own two options."""
     from labelwise.tables.load import options_of, readers
 
-    return {"duplicates"}.union(*(options_of(reader.read) for reader in readers().values()))
+    return {"duplicates"}.union(*(options_of(reader.function) for reader in readers().values()))
 
 
 def _nearest_key(path: tuple[int | str, ...]) -> str:

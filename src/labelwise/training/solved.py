@@ -39,16 +39,15 @@ from labelwise.pictures import FeatureRows
 from labelwise.pictures.copies import alike_by_features
 from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable
+from labelwise.training.data import Data, readable
 from labelwise.training.finish import Finish, Promises, Save, finish_again_needed
 from labelwise.training.learning import LEARNING, learning
 from labelwise.training.loggers import log_history
 from labelwise.training.made_eyes import eye_named
 from labelwise.training.plan import (
-    Data,
     Plan,
     Prepared,
     is_closed,
-    readable,
     settled_splits,
     weights_of,
 )

@@ -17,11 +17,11 @@ from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable
 from labelwise.training import checkpoint
+from labelwise.training.data import Data
 from labelwise.training.execution import errors_told_by_the_first, kernels, launch
 from labelwise.training.finish import Finish, Promises, Save, finish_again_needed
 from labelwise.training.loggers import log_history
 from labelwise.training.loop import Loop
-from labelwise.training.plan import Data
 from labelwise.training.prepare import Training, prepare
 from labelwise.training.settings import Settings
 from labelwise.training.solved import contents_of, solved_run
