@@ -7,25 +7,16 @@
                 part of the program had the processor
     fair        two models of one server: how long one client of the second waits while 32 ask for
                 the first
-    peers       single and 16 clients beside plain FastAPI and, where it is installed, LitServe
-    overload    ten times more requests than can be answered: how fast 429 comes, what breaks, and
-                whether all is as before afterwards
-    search      a million photos (--photos): first byte of the page and of queries
-    steady      --minutes at 80 % of capacity: 5xx, memory, p99 / p50
-
-The part steady runs only where it is named.
 
 Servers run in processes of their own and take the same number of threads (OMP_NUM_THREADS). The
 load shares the cores; how much it takes is printed. Weights are random: answers mean nothing.
 """
 
 import argparse
-import importlib.util
 import io
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,14 +27,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 from urllib.request import urlopen
 
 import numpy as np
 import torch
 from measure import record
 from PIL import Image
-from serve_load import Processor, closed_load, open_load, request_bytes, resident
+from serve_load import Processor, closed_load, request_bytes
 
 from labelwise.decide import Threshold
 from labelwise.learn.backbones import create_backbone
@@ -51,11 +41,7 @@ from labelwise.learn.methods import make_head
 from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec
-from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import score
-from labelwise.photos import Index
-from labelwise.photos.index import IndexFacts
-from labelwise.photos.store import Content
 from labelwise.pictures import ArrayImages, BytesImages
 from labelwise.types import LabelSpace
 
@@ -71,8 +57,6 @@ class Setting:
     folder: Path
     body: bytes
     seconds: float
-    minutes: float
-    photos: int
 
     @property
     def request(self) -> bytes:
@@ -99,16 +83,12 @@ def photo() -> bytes:
 
 
 @contextmanager
-def running(command: list[str], port: int | None = None) -> Iterator[tuple[int, int]]:
-    """Run a server; yield its port, which it prints unless it was told, and its process."""
+def running(command: list[str]) -> Iterator[tuple[int, int]]:
+    """Run a server; yield its port, which it prints, and its process."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            if port is None:
-                assert process.stdout is not None
-                port = int(re.search(r":(\d+)/", process.stdout.readline())[1])
-            else:
-                await_health(port)
-            yield port, process.pid
+            assert process.stdout is not None
+            yield int(re.search(r":(\d+)/", process.stdout.readline())[1]), process.pid
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -117,31 +97,10 @@ def running(command: list[str], port: int | None = None) -> Iterator[tuple[int, 
                 process.kill()
 
 
-def await_health(port: int) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            answers = closed_load(port, request_bytes("/health"), 1, 0.01)
-        except OSError:
-            continue
-        if answers.times.get(200):
-            return
-        time.sleep(0.2)
-    raise SystemExit("the server did not start within a minute")
-
-
 def ours(folder: Path, *arguments: str, **options: float):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     base = [sys.executable, *LABELWISE, "serve", str(folder), *arguments]
     return running([*base, "--port=0", *words])
-
-
-def peer(kind: str, folder: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = Path(__file__).with_name("serve_peers.py")
-    return running([sys.executable, str(script), kind, str(folder), str(port)], port)
 
 
 # Parts
@@ -300,165 +259,17 @@ def print_bound(setting: Setting, costs: dict[int, float]) -> float:
     return bound
 
 
-def peers(setting: Setting) -> None:
-    """Every server gets the photo as the file of a form, the only way that all of them take."""
-    head = b'--B\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n'
-    form = head + b"Content-Type: image/jpeg\r\n\r\n" + setting.body + b"\r\n--B--\r\n"
-    kind = "multipart/form-data; boundary=B"
-    names = ["labelwise", "fastapi"]
-    if importlib.util.find_spec("litserve"):
-        names.append("litserve")
-    else:
-        print("peers: LitServe is not installed, so it is left out")
-    seen = {}
-    for name in names:
-        server = ours(setting.folder) if name == "labelwise" else peer(name, setting.folder)
-        request = request_bytes(PREDICT if name == "labelwise" else "/predict", form, kind)
-        with server as (port, pid):
-            closed_load(port, request, 2, 1.0)
-            alone = closed_load(port, request, 1, setting.seconds)
-            processor = Processor(pid)
-            many = closed_load(port, request, CLIENTS, setting.seconds)
-            shares = processor.shares()
-            busy = sum(shares.get(part, 0.0) for part in SERVER_PARTS) * processor.cores
-        seen[name] = (alone.quantile(0.5), many.rate(), 1000 * busy / many.rate())
-        print(
-            f"{name}: one client p50 {seen[name][0]:.1f} ms; {CLIENTS} clients {many.rate():.1f} "
-            f"photos/s, p50 {many.quantile(0.5):.0f}, p99 {many.quantile(0.99):.0f} ms, "
-            f"{seen[name][2]:.1f} ms of processor per photo, answers {many.counts()}"
-        )
-    for name in names[1:]:
-        print(
-            f"peers: labelwise answers {seen['labelwise'][1] / seen[name][1]:.2f} x the photos per "
-            f"second of {name}, a single request takes {seen['labelwise'][0] / seen[name][0]:.2f} x"
-        )
-
-
-def overload(setting: Setting) -> None:
-    with ours(setting.folder, max_queue=QUEUE, client_queue=QUEUE, max_files=1) as (port, pid):
-        closed_load(port, setting.request, 2, 1.0)
-        before = closed_load(port, setting.request, 1, setting.seconds)
-        capacity = closed_load(port, setting.request, QUEUE, setting.seconds).rate()
-        processor = Processor(pid)
-        flood = open_load(
-            port, setting.request, 10 * capacity, setting.seconds, 10 * QUEUE, from_sending=True
-        )
-        shares = processor.shares()
-        after = closed_load(port, setting.request, 1, setting.seconds)
-        again = closed_load(port, setting.request, QUEUE, setting.seconds).rate()
-    print(
-        f"overload: {10 * capacity:.0f} requests/s where {capacity:.1f} can be answered: answers "
-        f"{flood.counts()}, {flood.rate():.1f} photos/s; "
-        f"429 after p50 {flood.quantile(0.5, 429):.1f}, p95 {flood.quantile(0.95, 429):.1f}, "
-        f"p99 {flood.quantile(0.99, 429):.1f} ms (goal 50)"
-    )
-    print(f"  processor: {shares_in_words(shares)}")
-    print(
-        f"  afterwards: one client p50 {after.quantile(0.5):.1f} ms, "
-        f"{after.quantile(0.5) / before.quantile(0.5):.2f} x what it was before; "
-        f"capacity {again / capacity:.2f} x"
-    )
-
-
-def steady(setting: Setting) -> None:
-    with ours(setting.folder) as (port, pid):
-        closed_load(port, setting.request, 2, 1.0)
-        closed_load(port, setting.request, CLIENTS, setting.seconds)
-        capacity = closed_load(port, setting.request, CLIENTS, 2 * setting.seconds).rate()
-        rate, parts = 0.8 * capacity, 10
-        print(f"steady: {rate:.1f} requests/s of {capacity:.1f}, {setting.minutes:g} minutes")
-        memory = [resident(pid)]
-        p50s, errors, counts = [], 0, {}
-        times: list[float] = []
-        for part in range(parts):
-            found = open_load(port, setting.request, rate, 60 * setting.minutes / parts, 256)
-            memory.append(resident(pid))
-            errors += found.errors()
-            times += found.times.get(200, [])
-            p50s.append(found.quantile(0.5))
-            for status, count in found.counts().items():
-                counts[status] = counts.get(status, 0) + count
-            print(
-                f"  part {part + 1}: p50 {p50s[-1]:.1f}, p99 {found.quantile(0.99):.1f} ms, "
-                f"memory {memory[-1]:.0f} MiB",
-                *found.problems,
-                flush=True,
-            )
-    times.sort()
-    p50, p99 = times[len(times) // 2], times[int(0.99 * len(times))]
-    drift = 100 * (memory[-1] / memory[1] - 1)
-    print(
-        f"steady: answers {counts}, 5xx or broken {errors}; p50 {p50:.1f}, p99 {p99:.1f} ms, "
-        f"{p99 / p50:.1f} x (goal 10); memory {drift:+.1f} % from the first to the last tenth "
-        f"(goal within 5)"
-    )
-
-
-def search(setting: Setting) -> None:
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder, index = Path(temporary) / "model", Path(temporary) / "photos.index"
-        make_model(folder, "small-cnn", 64, labels=12)
-        make_index(index, folder, setting.photos)
-        print(f"search: {setting.photos:,} photos made in {time.perf_counter() - began:.0f} s")
-        with ours(folder, str(index)) as (port, _):
-            paths = {"the page": "/", "completion": "/api/v1/complete?q=lab"}
-            for query in ("label 1", "label 1, -label 2", "(label 3 | label 4), -label 5"):
-                paths[query] = SEARCH + quote(query)
-            paths["label 1, newest first"] = f"{SEARCH}{quote('label 1')}&sort=date"
-            for name, path in paths.items():
-                request = request_bytes(path)
-                once = closed_load(port, request, 1, 0.0).times
-                first = max(ms for times in once.values() for ms in times)
-                found = closed_load(port, request, 1, setting.seconds / 2)
-                print(
-                    f"  {name}: p50 {found.quantile(0.5):.1f}, p95 {found.quantile(0.95):.1f} ms "
-                    f"(goal 30), first {first:.0f} ms, answers {found.counts()}",
-                    flush=True,
-                )
-
-
-SEARCH = "/api/v1/search?top=50&q="
-
-
-def make_index(folder: Path, model: Path, photos: int, chunk: int = 100_000) -> None:
-    """Write an index of photos that are nowhere; their labels are there in 3 % of them."""
-    spec = RunFolder(model).spec
-    index = Index.create(folder, spec, IndexFacts(model=str(model)))
-    random = np.random.default_rng(0)
-    root = index.store.root("/photos")
-    for first in range(0, photos, chunk):
-        count = min(chunk, photos - first)
-        logits = random.normal(np.log(0.03 / 0.97), 2, (count, len(spec.space)))
-        contents = [
-            Content(row.to_bytes(32), 1_000_000, 4000, 3000, f"20{row % 24:02d}-05-01T12:00:00")
-            for row in range(first, first + count)
-        ]
-        index.store.append(contents, logits.astype(np.float32), None, [])
-    with index.store.transaction() as database:
-        database.executemany(
-            "INSERT INTO files (root, folder, name, size, mtime_ns, row, state) "
-            "VALUES (?, ?, ?, 1000000, 0, ?, 'ok')",
-            ((root, f"{row // 500:05d}", f"{row}.jpg", row) for row in range(photos)),
-        )
-        database.execute("UPDATE contents SET alive = 1")
-    index.store.close()
-
-
-PARTS = {part.__name__: part for part in (single, clients, fair, peers, overload, search, steady)}
+PARTS = {part.__name__: part for part in (single, clients, fair)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    usual = [name for name in PARTS if name != "steady"]
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS), default=usual)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS), default=[*PARTS])
     parser.add_argument("--backbone", default="tf_efficientnet_lite0")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    parser.add_argument("--minutes", type=float, default=1.0, help="of the part steady")
-    parser.add_argument("--photos", type=int, default=1_000_000, help="of the part search")
     given = parser.parse_args()
     unknown = [name for name in given.parts if name not in PARTS]
     if unknown:
@@ -472,7 +283,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         make_model(folder, given.backbone, given.size)
-        setting = Setting(folder, photo(), given.seconds, given.minutes, given.photos)
+        setting = Setting(folder, photo(), given.seconds)
         for name in given.parts:
             PARTS[name](setting)
 

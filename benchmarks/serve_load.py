@@ -34,7 +34,6 @@ class Answers:
     seconds: float = 0.0
     cpu: float = 0.0
     times: dict[int, list[float]] = field(default_factory=dict)
-    problems: Counter[str] = field(default_factory=Counter)  # what answers say that give none
 
     def add(self, status: int, milliseconds: float) -> None:
         self.times.setdefault(status, []).append(milliseconds)
@@ -49,11 +48,6 @@ class Answers:
     def counts(self) -> dict[str, int]:
         names = {0: "broken", -1: "not sent"}
         return {str(names.get(one, one)): len(self.times[one]) for one in sorted(self.times)}
-
-    def errors(self) -> int:
-        """Return how many requests got a 5xx or no answer."""
-        bad = (status for status in self.times if status == 0 or status >= 500)
-        return sum(len(self.times[status]) for status in bad)
 
 
 class _Connection(asyncio.Protocol):
@@ -133,56 +127,6 @@ def closed_load(port: int, request: bytes, clients: int, seconds: float) -> Answ
     async def run() -> None:
         end = time.perf_counter() + seconds
         await asyncio.gather(*(client(end) for _ in range(clients)))
-
-    return _timed(run, answers)
-
-
-def open_load(
-    port: int,
-    request: bytes,
-    rate: float,
-    seconds: float,
-    most: int,
-    *,
-    from_sending: bool = False,
-) -> Answers:
-    """Return the answers to ``rate`` requests per second over at most ``most`` connections.
-
-    With ``from_sending`` an answer is timed from when its request is sent, not from when it was
-    due: under more load than one thread can send, the second would time the load.
-    """
-    answers = Answers()
-
-    async def run() -> None:
-        idle: list[_Connection] = []
-        busy: set[asyncio.Task[None]] = set()
-        began = time.perf_counter()
-
-        async def one(due: float) -> None:
-            while idle and idle[-1].is_closed:  # the server lets go of those that are not used
-                idle.pop()
-            connection = idle.pop() if idle else await _connect(port)
-            start = time.perf_counter() if from_sending else due
-            status = await connection.ask(request)
-            answers.add(status, 1000 * (time.perf_counter() - start))
-            if status:
-                idle.append(connection)
-            if connection.problem and status != 429:
-                answers.problems[f"{time.perf_counter() - start:.1f} s: {connection.problem}"] += 1
-
-        for number in range(int(rate * seconds)):
-            due = began + number / rate
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            if len(busy) < most:
-                task = asyncio.create_task(one(due))
-                busy.add(task)
-                task.add_done_callback(busy.discard)
-            else:
-                answers.add(-1, 0.0)  # not sent: the load has no connection left
-        await asyncio.gather(*busy)
-        for connection in idle:
-            if connection.transport is not None:
-                connection.transport.close()
 
     return _timed(run, answers)
 

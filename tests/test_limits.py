@@ -56,6 +56,8 @@ def test_each_goal_has_a_figure_that_its_program_records(limits):
     """Names may be made of a number of rows, or of what is named before they are recorded."""
     assert {*limits.goals()} == {*limits.COMMANDS}
     for part, goals in limits.goals().items():
+        if part in limits.GONE:  # its program is in that commit alone
+            continue
         program = limits.COMMANDS[part].split()[0].removesuffix(".py")
         sources = [ROOT / "benchmarks" / f"{name}.py" for name in {program, part, "measure"}]
         sources += (ROOT / "benchmarks").glob(f"{program}_*.py")  # which it may start
