@@ -11,9 +11,10 @@ import threading
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
-from search_setup import picture, save_model
+from search_setup import LABELS, picture, save_model, twelve_photos
 
 from labelwise.answers.log import AnswerLog
 from labelwise.base.progress import Silent
@@ -63,22 +64,61 @@ def test_what_is_not_a_file_is_named_at_once(name, kind, tmp_path):
         os.mkfifo(place)
     else:
         place.symlink_to("/dev/zero")
-    errors = []
-
-    def read():
-        try:
-            READERS[name](tmp_path / name)
-        except LabelwiseError as error:
-            errors.append(str(error))
-
     if name == "model.onnx":
         assert RunFolder(tmp_path).is_solved  # it is opened, and named, without torch
-    reader = threading.Thread(target=read, daemon=True)
+    said = in_time(lambda: READERS[name](tmp_path / name))
+    assert "must be a file, it is a device, pipe or socket" in said
+
+
+def in_time(read):
+    """Return what is read, or the sentence of its error; a reader that waits for ever fails."""
+    found = []
+
+    def run():
+        try:
+            found.append(read())
+        except LabelwiseError as error:
+            found.append(str(error))
+
+    reader = threading.Thread(target=run, daemon=True)
     reader.start()
     reader.join(120)
     assert not reader.is_alive(), "it waits for a writer"
-    assert len(errors) == 1
-    assert "must be a file, it is a device, pipe or socket" in errors[0]
+    return found[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files in folders")
+def test_every_file_of_an_index_is_a_file_or_is_named(tmp_path):
+    """A file is a pipe, a terabyte of nothing, or gone: a search says so, or needs it not.
+
+    What ``cache`` holds can be made again. Oracle: the answers of the index as it was written.
+    """
+    photos = twelve_photos(tmp_path / "photos")
+    logits = np.random.default_rng(0).normal(size=(40, len(LABELS)))
+    held_out = Predictions([*map(str, range(40))], logits, logits > 0, None, LABELS, "test", None)
+    folder = tmp_path / "photos.index"
+    update_index(folder, [photos], model=save_model(tmp_path / "run"), watch=Silent())
+    with Index(folder) as index:
+        index.use(index.spec, held_out, held_out)
+
+    def answers():
+        with Index(folder) as index:
+            known = index.held_out.ids, index.validation_photos.stored.ids
+            vectors = index.store.looks(), index.embeddings.projection, index.store.embeddings()
+            return repr((known, vectors, index.store.logits(slice(None)), index.taxonomy))
+
+    expected = answers()
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        content, name = path.read_bytes(), path.relative_to(folder)
+        for put in (os.mkfifo, lambda place: (place.touch(), os.truncate(place, 1 << 40)), None):
+            path.unlink()
+            if put is not None:
+                put(path)
+            found = in_time(answers)
+            is_named = path.name in found or "is not an index" in found
+            assert found == expected or (is_named and "cache" not in name.parts), name
+        path.write_bytes(content)
+    assert answers() == expected
 
 
 def chunk(kind, data):

@@ -6,11 +6,18 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
 
-from labelwise.base.files import remove_leftovers, replacing, replacing_folder, require_room
+from labelwise.base.files import (
+    remove_leftovers,
+    replacing,
+    replacing_folder,
+    require_room,
+    together,
+)
 from labelwise.base.tensors import load_tensors, save_tensors
 from labelwise.errors import CheckpointError, LabelwiseError
 
@@ -39,6 +46,29 @@ def test_neighbours_do_not_disturb_a_write(tmp_path, monkeypatch):
         (temporary / "inside").write_text("2")
     assert len(synced) == 2 + 3
     assert (tmp_path / "folder" / "inside").read_text() == "2"
+
+
+def test_files_that_belong_together_appear_together(tmp_path):
+    """Oracle: which names are there, inside the block, after it, and where one of them fails."""
+    seen = []
+    with together():
+        write(tmp_path / "1", "one")
+        with together(), suppress(ValueError):  # part of the first
+            write(tmp_path / "2", "two")
+            with replacing(tmp_path / "3") as temporary:
+                temporary.write_text("half of")
+                raise ValueError
+        seen += [path.name for path in tmp_path.glob("[!.]*")]
+    assert not seen
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+    with pytest.raises(LabelwiseError, match="part of that path is a file"), together():  # noqa: PT012
+        write(tmp_path / "1", "another")
+        write(tmp_path / "4", "four")
+        write(tmp_path / "2" / "5", "five")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+    assert (tmp_path / "1").read_text() == "one"
+    write(tmp_path / "1", "alone")  # no group is left open
+    assert (tmp_path / "1").read_text() == "alone"
 
 
 def test_a_folder_takes_a_free_place_only(tmp_path):

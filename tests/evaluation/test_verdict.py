@@ -1,5 +1,6 @@
 """Verdicts in words, sizes of sets. Oracles: counts by hand, scores made good or useless."""
 
+import shutil
 import signal
 from dataclasses import replace
 
@@ -181,7 +182,10 @@ def test_the_verdict_is_also_given_without_copies():
 
 
 def test_figures_and_report_are_written_together_or_not_at_all(tmp_path):
-    """The real limit of the system on a file's size lets the figures pass, and not the page."""
+    """The real limit of the system on a file's size lets the figures pass, and not the page.
+
+    The charts are written last: they cannot be where a file has the name of their folder.
+    """
     resource = pytest.importorskip("resource")
     before = evaluate(small_table(30), Sigmoid(), Threshold(0.5), query_length=0)
     write_folder(before, tmp_path, title="before")
@@ -200,7 +204,15 @@ def test_figures_and_report_are_written_together_or_not_at_all(tmp_path):
         signal.signal(signal.SIGXFSZ, handler)
     assert {path: path.read_bytes() for path in tmp_path.glob("*.*")} == old
     assert not list(tmp_path.glob(".*"))
+    shutil.rmtree(tmp_path / "charts")
+    (tmp_path / "charts").touch()
+    with pytest.raises(LabelwiseError, match="part of that path is a file"):
+        write_folder(after, tmp_path, title="after")
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.*")} == old
+    assert not list(tmp_path.glob(".*"))
+    (tmp_path / "charts").unlink()
     write_folder(after, tmp_path, title="after")
+    assert any((tmp_path / "charts").glob("*.svg"))
     assert (tmp_path / "evaluation.json").read_bytes() != old[tmp_path / "evaluation.json"]
 
 

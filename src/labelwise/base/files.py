@@ -15,7 +15,8 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from glob import escape
 from io import FileIO
 from pathlib import Path
@@ -42,9 +43,37 @@ REASONS = {
 }
 
 
+_TOGETHER: ContextVar[ExitStack | None] = ContextVar("together", default=None)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Have the files that the block replaces appear at its end: all, or none where it fails.
+
+    The first that was written, such as the one that says that others are there, appears last.
+    """
+    if _TOGETHER.get() is not None:  # they are part of more
+        yield
+        return
+    with ExitStack() as files:
+        outer = _TOGETHER.set(files)
+        try:
+            yield
+        finally:
+            _TOGETHER.reset(outer)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file beside ``path``, which replaces it when the block ends well."""
+    with ExitStack() as own:
+        yield own.enter_context(_replacing(path))
+        if (files := _TOGETHER.get()) is not None:
+            files.push(own.pop_all())
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
     with _beside(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _held(temporary):
@@ -179,7 +208,7 @@ def locked(path: Path, busy: str | None = None) -> Iterator[bool]:
             yield True
         return
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # of a pipe nobody may ever write
     except OSError as error:
         raise write_error(path, error) from None
     try:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.base.files import together
 from labelwise.base.table_files import write_csv
 from labelwise.base.text import counted
 from labelwise.calibration import few_labels
@@ -112,13 +113,24 @@ def fit(
     plan = FitPlan(method, rule, folds, seed, pace, groups)
     alone = {"query_length": 0} if chosen_rule is not None else {"curves": True}
     judged = judge(table, plan, by=by, **alone, **rows)
-    if folder is not None:
-        own = table.predictions if rows["other"] is None else judged.predictions
-        save_calibration(folder, judged, own)
-        write_folder(judged.evaluation, folder, title=f"{folder.name}, calibrated")
-        if table.detections is not None:
-            fitted = [read_fitted(folder / "link.json")]
-            save_detections(folder / "detections.parquet", table.detections, fitted)
+    told = table if rows["other"] is None else rows["other"]
+    with together():
+        if folder is not None:
+            own = table.predictions if rows["other"] is None else judged.predictions
+            save_calibration(folder, judged, own)
+            write_folder(judged.evaluation, folder, title=f"{folder.name}, calibrated")
+        if chosen_rule is not None:
+            figures, parts = _figures(
+                judged, {name: told.subgroups(name, judged.predictions) for name in by}
+            )
+            record = decision(judged)
+            record["labels"] = _specs(figures)
+            if parts:
+                record["by"] = {column: _specs(groups) for column, groups in parts.items()}
+            path = target.write(record)
+    if folder is not None and table.detections is not None:
+        fitted = [read_fitted(folder / "link.json")]
+        save_detections(folder / "detections.parquet", table.detections, fitted)
     if chosen_rule is None:
         if not target.as_json:
             stages = comparison(judged.evaluation)
@@ -137,15 +149,6 @@ def fit(
         if not target.as_json and folder is not None:
             next_steps(_applied(folder))
         return
-    told = table if rows["other"] is None else rows["other"]
-    figures, parts = _figures(
-        judged, {name: told.subgroups(name, judged.predictions) for name in by}
-    )
-    record = decision(judged)
-    record["labels"] = _specs(figures)
-    if parts:
-        record["by"] = {column: _specs(groups) for column, groups in parts.items()}
-    path = target.write(record)
     if target.as_json:
         return
     show(judged.evaluation, json=False, out=folder)
@@ -176,10 +179,11 @@ def fit_few(table: ScoreTable, target: Target, folds: int, seed: int) -> None:
     folds = min(folds, len(own))
     judged = judge(replace(table, split=None), FitPlan("few", folds=folds, seed=seed))
     judged = replace(judged, made=replace(judged.made, link=fitted.link))
-    save_calibration(out, judged, own)
     ids = (*own.ids, *table.unlabelled_ids)
-    save_intervals(out / "intervals.parquet", ids, own.names, pool, fitted)
-    write_folder(judged.evaluation, out, title=f"{out.name}, calibrated")
+    with together():
+        save_calibration(out, judged, own)
+        save_intervals(out / "intervals.parquet", ids, own.names, pool, fitted)
+        write_folder(judged.evaluation, out, title=f"{out.name}, calibrated")
     if not target.as_json:
         shares = zip(own.names, fitted.shares.tolist(), strict=True)
         rows = [(name, f"{s:.2%}", f"{low:.2%} to {high:.2%}") for name, (s, low, high) in shares]

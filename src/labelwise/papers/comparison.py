@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from labelwise.base.files import write_text
+from labelwise.base.files import together, write_text
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.special import stdtr, stdtrit
 from labelwise.errors import DataError
@@ -350,8 +350,9 @@ class Comparison:
 
     def save(self, folder: Path) -> None:
         plain = json.dumps(_without_infinity(asdict(self)), indent=1, allow_nan=False)
-        for name, text in (("comparison.json", plain), ("comparison.md", self.markdown())):
-            write_text(folder / name, text)
+        with together():
+            write_text(folder / "comparison.json", plain)
+            write_text(folder / "comparison.md", self.markdown())
 
     @staticmethod
     def load(folder: Path) -> "Comparison":

@@ -12,7 +12,7 @@ from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
 
-from labelwise.base.files import write_text
+from labelwise.base.files import together, write_text
 from labelwise.base.progress import Watch
 from labelwise.base.text import one_line_of
 from labelwise.errors import DataError, SettingsError
@@ -472,6 +472,7 @@ def _save(
         for row, runs in by_row.items()
     }
     deviations = list(map(asdict, result.request.protocol_deviations(result.held_out)))
-    write_text(folder / "table.md", result.markdown())
-    write_text(folder / "figures.json", json.dumps(figures, indent=1))
-    write_text(folder / "deviations.json", json.dumps(deviations, indent=1))
+    with together():
+        write_text(folder / "table.md", result.markdown())
+        write_text(folder / "figures.json", json.dumps(figures, indent=1))
+        write_text(folder / "deviations.json", json.dumps(deviations, indent=1))

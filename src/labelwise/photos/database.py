@@ -16,6 +16,7 @@ again and has its CRC-32 in ``cache/NAME.bin.sums``.
 """
 
 import hashlib
+import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.files import locked, require_regular
+from labelwise.base.files import MOST_FACTS, locked, require_regular
 from labelwise.base.text import one_line
 from labelwise.errors import CheckpointError, LabelwiseError
 
@@ -176,7 +177,7 @@ class Database:
         expected = self.execute("SELECT hash FROM checksums WHERE name = ?", (name,))
         path, problem = self.folder / name, ""
         try:
-            if expected and file_hash(path) != expected[0][0]:
+            if expected and not (_is_plausible(path) and file_hash(path) == expected[0][0]):
                 problem = "is damaged: it is not what was written"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
@@ -186,10 +187,11 @@ class Database:
         return bool(expected)
 
     def sound_file(self, name: str) -> Path | None:
-        if not (self.folder / name).is_file():
-            return None
-        self.check_file(name)
-        return self.folder / name
+        """Return a file that may be missing, if it was never written; damage is an error."""
+        path = self.folder / name
+        is_known = self.check_file(name)
+        require_regular(path)
+        return path if is_known or path.is_file() else None
 
     def read(self, table: str, more: str = "", **equal: object) -> list[tuple[Any, ...]]:
         """Return the summed columns of the rows that have these values; damage is an error.
@@ -272,6 +274,15 @@ def file_hash(path: Path) -> bytes:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
+def _is_plausible(path: Path) -> bool:
+    """Return whether a file can be one of an index, before all of it is read: 100 GB take time."""
+    require_regular(path)
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(size - 4, 0))
+        return stream.read() == b"PAR1" if path.suffix == ".parquet" else size <= MOST_FACTS
+
+
 def way_out(folder: Path) -> str:
     """Return what a person can do about a damaged file of an index."""
     again = f"`labelwise index --rebuild --model RUN -o {folder}`"
@@ -319,6 +330,9 @@ class CacheFiles:
         """
         path, sum_at = self.folder / name, self.folder / f"{name}.sums"
         self.folder.mkdir(exist_ok=True)
+        for file, most in ((path, 2 * rows * row_size + MOST_FACTS), (sum_at, 4)):
+            if file.exists() and not (file.is_file() and file.stat().st_size <= most):
+                file.unlink()  # a pipe, or not what was written: it is made again
         if not sum_at.exists():  # else nothing may have to be written
             sum_at.touch()
         with locked(sum_at):

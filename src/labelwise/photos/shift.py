@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from labelwise.base.files import MOST_FACTS, read_regular, replacing, write_text
+from labelwise.base.files import MOST_FACTS, read_regular, replacing, require_regular, write_text
 from labelwise.base.progress import Watch
 from labelwise.decide import Evidence
 from labelwise.errors import DataError, LabelwiseError
@@ -337,6 +337,7 @@ class HeldOutPictures:
 
     @staticmethod
     def load(path: Path) -> "HeldOutPictures | None":
+        require_regular(path)
         try:
             with ZipFile(path) as file:  # nothing that grows when it is read
                 if any(member.compress_type != ZIP_STORED for member in file.infolist()):

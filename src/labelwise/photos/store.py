@@ -337,11 +337,16 @@ class Store(AbstractContextManager["Store", None]):
             )
 
     def _segments(self, kind: str) -> list[Path]:
+        self.database.check_file(f"{kind}/{0:012d}.parquet", once=True)  # a later one would be next
         return sorted((self.folder / kind).glob(PART))
 
     def _values(self, kind: str, name: str, done: int, rows: int) -> Iterator[np.ndarray]:
         files = self._segments(kind)
         firsts = [int(file.stem) for file in files]
+        if firsts[:1] != [0]:
+            raise CheckpointError(
+                f"{self.folder / kind} lacks its first file; {way_out(self.folder)}"
+            )
         for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
             end = min(end, rows)
             if end <= done or first >= rows:
@@ -380,7 +385,6 @@ class Store(AbstractContextManager["Store", None]):
         files, rows = self._segments(kind), self.rows
         if not files:
             return np.empty((rows, 0), np.float16)
-        self.database.check_file(f"{kind}/{files[0].name}", once=True)
         shape = (rows, pq.read_schema(files[0]).field(NAMES[kind]).type.list_size)
         parts = partial(self._values, kind, NAMES[kind])
         return self.cache.grown(f"{kind}-00000.bin", np.dtype(np.float16), shape, parts)

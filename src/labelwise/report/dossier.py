@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from labelwise.base.files import sha256_of, write_text
+from labelwise.base.files import sha256_of, together, write_text
 from labelwise.base.markup import Markup, document, join, paragraph, section, table, tag
 from labelwise.base.text import counted, listed
 from labelwise.decide import Promise
@@ -59,9 +59,11 @@ def write_dossier(
     shown = (draw(evaluation) for draw in (calibration, labels, curves, how))
     parts["metrics"] = join(*opening, *subgroups, *shown)
     sections = [(name, text, section(name, text, parts[name])) for name, text in ANNEX_IV.items()]
-    write_text(folder / "dossier.html", document(title, _WORDS["disclaimer"], sections))
+    page = document(title, _WORDS["disclaimer"], sections)
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(folder / "dossier.json", text + "\n")
+    with together():
+        write_text(folder / "dossier.json", text + "\n")
+        write_text(folder / "dossier.html", page)
 
 
 def _known(

@@ -12,7 +12,7 @@ import yaml
 
 from labelwise import __version__
 from labelwise.base.document import INFINITE, UNDEFINED, charts_of, percent, plain
-from labelwise.base.files import write_text
+from labelwise.base.files import together, write_text
 from labelwise.base.text import listed
 from labelwise.decide import Promise
 from labelwise.evaluation import Evaluation, LabelRow, describe_link
@@ -28,10 +28,11 @@ NAMED = 12  # labels named in a sentence
 
 def write_model_card(folder: Path, model: HubModel, evaluation: Evaluation, **facts: Any) -> None:
     """Write ``README.md``, and ``reliability.svg`` if the model has probabilities."""
-    if evaluation.final is not None:
-        chart = next(iter(charts_of(calibration(evaluation) or "").values()))
-        write_text(Path(folder) / PICTURE, chart)
-    write_text(Path(folder) / CARD_FILE, model_card(model, evaluation, **facts))
+    with together():
+        write_text(Path(folder) / CARD_FILE, model_card(model, evaluation, **facts))
+        if evaluation.final is not None:
+            chart = next(iter(charts_of(calibration(evaluation) or "").values()))
+            write_text(Path(folder) / PICTURE, chart)
 
 
 def model_card(

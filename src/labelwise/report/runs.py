@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from labelwise.base.files import replacing
+from labelwise.base.files import together, write_text
 from labelwise.base.progress import make_watch
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, Subgroups, TrainingRows, evaluate
@@ -91,12 +91,12 @@ def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
 
 
 def write_folder(evaluation: Evaluation, folder: Path, *, title: str, **extras: Any) -> None:
-    """Write ``evaluation.json`` and ``report.html``, both or neither, and the charts."""
+    """Write ``evaluation.json``, ``report.html`` and the charts: all or none."""
     files, text = RunFolder(folder), page(evaluation, title=title, **extras)
-    with replacing(files.evaluation_path) as figures, replacing(files.report) as report:
-        figures.write_text(evaluation.to_json(), encoding="utf-8")
-        report.write_text(text, encoding="utf-8")
-    save_charts(text, folder / "charts")
+    with together():
+        evaluation.save(files.evaluation_path)
+        write_text(files.report, text)
+        save_charts(text, folder / "charts")
 
 
 def measured_split(run: Path, or_else: str = "") -> str:

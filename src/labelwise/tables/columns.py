@@ -30,6 +30,8 @@ EVERYTHING = "*"
 NO_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff\u00ad"))
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
 BRACKETED = r"^\s*(?:(?:np\.)?(?:array|set|frozenset|list|tuple|Index)\(.*\)|[\[{(<].*[\]})>])\s*$"
+# A name as it is: Python writes a list of one as ('dog',).
+PARENTHESES = r"""^\s*\(\s*[^\s,'"()][^,'"()]*\)\s*$"""
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 QUOTED = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
 WRAPPED = re.compile(r"(?:np\.)?\w+\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
@@ -342,7 +344,8 @@ def _divided(
     column: pa.Array, header: str, at: At, separator: Sequence[str] | None, closed: bool
 ) -> pa.Array:
     text = pc.fill_null(column, "")
-    if pc.any(pc.match_substring_regex(text, BRACKETED)).as_py():
+    bracketed = pc.match_substring_regex(text, BRACKETED)
+    if pc.any(pc.and_not(bracketed, pc.match_substring_regex(text, PARENTHESES))).as_py():
         coded = text.dictionary_encode()
         cells = coded.dictionary.to_pylist()
         no_list = [cell.strip().casefold() in WORDS and cell[:1] not in "[{(<" for cell in cells]

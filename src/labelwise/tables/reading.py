@@ -30,6 +30,7 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.columns import (
     BRACKETED,
     LISTS,
+    PARENTHESES,
     MinusOne,
     alike_names,
     names_of_joined_labels,
@@ -998,12 +999,13 @@ def _refuse_beside(parts: Iterable[str], where: str) -> None:
 
 
 def is_written_list(texts: Iterable[str]) -> bool:
-    """Return whether every cell that is not empty is a list in brackets."""
+    """Return whether every cell that is not empty is a list in brackets, not a name in some."""
     texts = [text for text in texts if text]
     found = [text for text in texts if re.match(BRACKETED, text, re.DOTALL)]
     objects = all(text[0] == "{" for text in found)  # as Label Studio writes several choices
     whole = len(found) == len(texts) or objects
-    return bool(found) and whole and all(written_or_plain(text) is not None for text in texts)
+    named = all(re.match(PARENTHESES, text) for text in found)
+    return not named and whole and all(written_or_plain(text) is not None for text in texts)
 
 
 def split_text(text: str, marks: Sequence[str]) -> list[str]:
