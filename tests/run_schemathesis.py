@@ -2,7 +2,7 @@
 
 Every request that it makes up from /openapi.json must get an answer that is no 5xx. It brings some
 dozen packages of its own versions, so ``make schema`` installs it beside, not into, .venv; the
-property test in tests/server/test_api.py is what runs with every change.
+property test in tests/fuzz/test_fuzz_files.py is what runs with every change.
 """
 
 import subprocess

@@ -105,15 +105,25 @@ def run_console(body, folder, warm_commands, demo):
     return printed
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if any(blocks(p.read_text()))], ids=lambda page: page.name
-)
+# Pages that are followed one after the other in one folder: the second finds features and index.
+TOGETHER = {"README.md": "quickstart.md", "search.md": "tutorial-library.md"}
+FIRST = [p for p in PAGES if any(blocks(p.read_text())) and p.name not in TOGETHER.values()]
+
+
+@pytest.mark.parametrize("page", FIRST, ids=lambda page: page.name)
 def test_examples_run(page, tmp_path, monkeypatch, warm_commands, request, capsys):
     monkeypatch.chdir(tmp_path)
     if page.name == "tutorial-no-labels.md":
         save_words_example(tmp_path)
+    follow(page, tmp_path, warm_commands, request, capsys)
+    if page.name in TOGETHER:
+        follow(ROOT / "docs" / TOGETHER[page.name], tmp_path, warm_commands, request, capsys)
+
+
+def follow(page, tmp_path, warm_commands, request, capsys):
+    """Do as a page says, in a folder that others may have been followed in."""
     if "open-photos" in page.read_text():
-        shutil.copytree(ROOT / "open-photos", tmp_path / "open-photos")
+        shutil.copytree(ROOT / "open-photos", tmp_path / "open-photos", dirs_exist_ok=True)
     namespace, printed = {"__name__": "__docs__"}, ""
     for language, body in blocks(page.read_text()):
         if language == "python":

@@ -96,9 +96,8 @@ def test_a_table_of_many_columns_and_one_of_too_many(tmp_path):
         assert load(str(path)).present.counts().sum() == int(path.stem)
 
     assert_grows_linearly(work, lambda count: write_wide(tmp_path, count), 2_000)
-    for columns in (100_000, 1_000_000):  # with the paths one more; a million names are 13 MB
-        with pytest.raises(DataError, match=r"may have 100,000 columns.* one column `labels`"):
-            load(str(write_wide(tmp_path, columns)))
+    with pytest.raises(DataError, match=r"may have 100,000 columns.* one column `labels`"):
+        load(str(write_wide(tmp_path, 100_000)))  # with the paths one more
 
 
 def test_groups_without_labels_are_passed_over_in_linear_time():

@@ -2,15 +2,18 @@
 
 import errno
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from labelwise.base.allocator import keep_freed_memory
 from labelwise.base.files import (
     remove_leftovers,
     replacing,
@@ -18,6 +21,7 @@ from labelwise.base.files import (
     require_room,
     together,
 )
+from labelwise.base.progress import LineWatch, NamedWatch, make_watch
 from labelwise.base.tensors import load_tensors, save_tensors
 from labelwise.errors import CheckpointError, LabelwiseError
 
@@ -155,3 +159,121 @@ def test_long_work_asks_first_whether_it_can_write(tmp_path, monkeypatch):
     with pytest.raises(LabelwiseError, match=r"tags.csv: the disk is full; free some space"):
         require_room(tmp_path / "tags.csv")
     assert not [*tmp_path.iterdir()]
+
+
+# The allocator's setting, seen from outside: the oracle is what glibc says it has mapped.
+
+PASSES = """
+import ctypes, threading
+import numpy as np
+from labelwise.base.allocator import keep_freed_memory
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena ordblks smblks hblks mapped usmblks fsmblks uordblks fordblks keepcost").split()]
+
+kept = keep_freed_memory()
+array = np.ones(1 << 23)  # 64 MiB, too much for a chunk that glibc would keep by itself
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Info
+mapped = library.mallinfo2().mapped
+thread = threading.Thread(target=lambda: np.ones(1 << 25).sum())  # more than a thread's heap
+thread.start()
+thread.join()
+print(kept, mapped)
+"""
+
+
+def run(**environment):
+    told = {"capture_output": True, "text": True, "check": True}
+    given = os.environ | environment
+    done = subprocess.run([sys.executable, "-c", PASSES], env=given, **told)
+    kept, mapped = done.stdout.split()
+    return kept == "True", int(mapped)
+
+
+@pytest.mark.skipif(not hasattr(os, "confstr"), reason="not a POSIX system")
+def test_freed_memory_is_kept_and_can_be_left_alone():
+    if "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""):
+        assert not keep_freed_memory()
+        return
+    (kept, few), (system, many) = run(), run(LABELWISE_MALLOC="system")
+    assert kept
+    assert not system
+    assert few < 64 << 20 <= many
+
+
+# Progress. Oracle: what a terminal, or a file in its place, is sent, written out by hand.
+
+RECORD = {"epoch": 3, "step": 30, "epoch_loss": 0.1234, "images_per_second": 1234.5}
+RECORD |= {"val_map": 0.9, "val_log_loss": None, "best": True}
+
+
+def test_without_a_terminal_an_epoch_is_one_plain_line(capsys):
+    watch = make_watch()
+    watch.start("epoch 3/12", 100)
+    watch.advance(100)
+    watch.look(0.5)
+    watch.finish()
+    watch.epoch(RECORD, 12)
+    assert capsys.readouterr().out == (
+        "epoch  3/12  loss 0.1234  val map 0.9000  val log_loss undefined  "
+        "1,234 images/s  best so far\n"
+    )
+
+
+def set_clock(monkeypatch, *seconds):
+    """Let the watch read these times; threads of other tests keep the real clock."""
+    clock = SimpleNamespace(monotonic=iter(seconds).__next__)
+    monkeypatch.setattr("labelwise.base.progress.time", clock)
+
+
+@pytest.mark.parametrize(
+    ("clock", "total", "done", "steps", "said"),
+    [
+        ((0, 10, 40, 41), 1000, 200, (100, 100, 100), "400/1,000 images  5 images/s  120 s left"),
+        ((0, 40, 50), 10, 0, (0, 5), "5/10 images  0 images/s  50 s left"),  # nothing has no rate
+    ],
+)
+def test_long_work_says_rate_and_time_left(capsys, monkeypatch, clock, total, done, steps, said):
+    set_clock(monkeypatch, *map(float, clock))
+    watch = LineWatch(seconds=30)
+    watch.start("epoch 1/2", total, done=done)
+    for step in steps:
+        watch.advance(step)
+    assert capsys.readouterr().out == f"epoch 1/2  {said}\n"
+
+
+def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
+    set_clock(monkeypatch, 0.0, 40.0)
+    watch = NamedWatch(LineWatch(seconds=30), "bce, seed-1")
+    watch.say("going on")
+    watch.start("epoch 1/2", 1000)
+    watch.advance(400)
+    watch.look(0.5)
+    watch.finish()
+    watch.epoch(RECORD, 12)
+    shown = capsys.readouterr().out
+    assert shown == "bce, seed-1, epoch 1/2  400/1,000 images  10 images/s  60 s left\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_terminal_shows_a_bar_with_rate_and_time_left(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        watch = make_watch(terminal)
+        watch.start("epoch 1/2", 400)
+        for _ in range(4):
+            watch.advance(50)
+            watch.look(0.25)
+        shown = b""
+        while b"loss 0.2500" not in shown:  # the bar is drawn ten times a second
+            shown += os.read(ours, 1 << 16)
+        watch.say("a line above the bar")
+        watch.finish()
+        shown += os.read(ours, 1 << 16)
+    os.close(ours)
+    for part in ("epoch 1/2", "/400 images", "images/s", "0:0", "loss 0.2500", "a line above"):
+        assert part.encode() in shown, part

@@ -1,20 +1,42 @@
 """Evaluation against scikit-learn, numerical derivatives, a real bootstrap, and itself."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import reduce
 
 import numpy as np
 import pytest
 import torch
-from sample_scores import NAMES, Halved, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_scores import NAMES, Halved, assert_close, in_memory, sample
 from scipy.special import expit, log_expit, logit
-from scipy.stats import binomtest
-from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
+from scipy.stats import binom, binomtest, chi2_contingency
+from scipy.stats import t as student
+from sklearn.metrics import (
+    average_precision_score,
+    brier_score_loss,
+    f1_score,
+    log_loss,
+    precision_recall_curve,
+    roc_auc_score,
+    roc_curve,
+)
 
 from labelwise import metrics
+from labelwise.base.groups import Groups
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import DataError
-from labelwise.evaluation import Evaluation, evaluate, intervals, measure
-from labelwise.links import Sigmoid
+from labelwise.evaluation import (
+    Evaluation,
+    Subgroups,
+    describe_link,
+    evaluate,
+    intervals,
+    measure,
+    mergeable,
+)
+from labelwise.evaluation.assemble import auroc_interval, holm, ratio_difference, score_curve
+from labelwise.links import Sigmoid, Softmax
 from labelwise.predictions import Predictions
 from labelwise.queries import retrieval_map
 
@@ -186,11 +208,11 @@ def test_means_over_labels_without_each_image_are_those_of_the_others():
     for row in range(0, 50, 7):
         others = np.arange(50) != row
         rows = [(k, np.flatnonzero(mask[:, k] & others)) for k in range(5)]
-        for score, given, found, near in (
+        for score, guessed, found, near in (
             (average_precision_score, predictions.logits, mean_ap, 1e-6),
             (f1_score, sets, macro_f1, 1e-12),
         ):
-            expected = np.mean([score(present[m, k], given[m, k]) for k, m in rows])
+            expected = np.mean([score(present[m, k], guessed[m, k]) for k, m in rows])
             assert found[row] == pytest.approx(expected, rel=near)
 
 
@@ -301,3 +323,206 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     wrong[3, 1] = 1.5
     with pytest.raises(DataError, match=r"in \[0, 1\] .*, got 1\.5 for 'cat' of '3'"):
         evaluate(replace(soft, labels=wrong), Sigmoid())
+
+
+# Sums that merge over shards. Oracle: the evaluation of all rows in memory, figure by figure.
+
+
+def shards_of(predictions, owner, rule=None, **options):
+    for shard in range(owner.max() + 1):
+        rows = np.flatnonzero(owner == shard)
+        own, given = predictions.take(rows), rule[rows] if isinstance(rule, torch.Tensor) else rule
+        yield measure(own.logits, own.labels, own.observed, rule=given, **options)
+
+
+def with_empty_rows(predictions, share):
+    """Return the predictions with some rows that carry no label."""
+    labels = predictions.labels.copy()
+    labels[: int(len(labels) * share)] = 0
+    return replace(predictions, labels=labels)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([2, 5, 60]),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.sampled_from(["sets", Threshold(0.4), TopK(2), None]),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_shards_have_the_figures_of_all_rows(seed, rows, unknown, empty, rule, shards, certain):
+    predictions = with_empty_rows(sample(rows, unknown=unknown, seed=seed), empty)
+    if certain and seed % 3:  # with a sigmoid: where the label is absent, the log loss is infinite
+        predictions.logits[0, 0] = np.inf
+    draw = np.random.default_rng(seed)
+    if rule == "sets":
+        rule = torch.from_numpy(draw.random((rows, 5)) < 0.3)
+    link = Softmax() if seed % 3 == 0 else Sigmoid()
+    if predictions.observed is not None and not predictions.observed.any():
+        return
+    truth = in_memory(predictions, link, rule)
+    parts = list(shards_of(predictions, draw.integers(shards, size=rows), rule, link=link))
+    for order in (parts, [parts[place] for place in draw.permutation(len(parts))]):
+        merged = reduce(lambda one, other: one.merge(other), order)
+        given = rule if not isinstance(rule, torch.Tensor) else None
+        found = merged.evaluation(
+            predictions.names, link=describe_link(link), rule=given, split="test"
+        )
+        assert_close(asdict(found), asdict(replace(truth, judgement=None)))
+        assert found.ranking.map_class_bound == 0
+
+
+def test_with_few_cells_ranking_figures_are_within_their_bounds(monkeypatch):
+    monkeypatch.setattr(mergeable, "FEWEST_CELLS", 20)
+    monkeypatch.setattr(mergeable, "ALL_CELLS", 320)
+    predictions = with_empty_rows(sample(400), 0.3)
+    truth = evaluate(predictions, Sigmoid(), query_length=0)
+    found = measure(predictions.logits, predictions.labels, link=Sigmoid()).evaluation(
+        predictions.names, link="sigmoid"
+    )
+    assert 0 < found.ranking.map_class_bound < 0.1
+    assert f"{found.ranking.map_class_bound:.2g}" in found.headline[0].how
+    off = abs(found.ranking.map_class - truth.ranking.map_class)
+    assert 0 < off <= found.ranking.map_class_bound
+    for one, other in zip(found.rows, truth.rows, strict=True):
+        assert abs(one.ap - other.ap) <= one.ap_bound
+    assert "AUROC and FPR are within" in found.zero_label.how
+    assert found.zero_label.auroc_max == pytest.approx(truth.zero_label.auroc_max, abs=0.1)
+
+
+# Oracles: scikit-learn's curves, scipy's chi-square test and made worlds whose truth is known.
+
+
+def test_points_lie_on_the_curves_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=25).round(1)
+    present = rng.random(25) < 0.4
+    roc, pr = score_curve(scores, present)
+    x, y, _ = roc_curve(present, scores, drop_intermediate=False)
+    assert np.array(roc) == pytest.approx(np.stack([x, y], 1))
+    precision, recall, _ = precision_recall_curve(present, scores)
+    expected = {(round(r, 9), round(p, 9)) for r, p in zip(recall, precision, strict=True) if r > 0}
+    assert {(round(r, 9), round(p, 9)) for r, p in pr} == expected
+    # Long curves are thinned and keep their ends.
+    scores, present = rng.normal(size=5000), rng.random(5000) < 0.2
+    roc, pr = score_curve(scores, present)
+    assert all(30 < len(curve) <= 60 for curve in (roc, pr))
+    assert (roc[0], roc[-1]) == ((0.0, 0.0), (1.0, 1.0))
+    assert pr[-1] == pytest.approx((1.0, present.mean()))
+    x, y = np.array(roc).T
+    assert np.trapezoid(y, x) == pytest.approx(roc_auc_score(present, scores), abs=0.01)
+
+
+def test_the_interval_of_the_area_is_its_formula_over_all_pairs_of_photos():
+    """Oracle: every pair compared in a loop, and what Wilson's ends mean."""
+    rng = np.random.default_rng(5)
+    present = np.arange(40) < 7
+    scores = (rng.normal(size=40) + 1.5 * present).round(1)
+    high, low = scores[present][:, None], scores[~present]
+    wins = (high > low) + (high == low) / 2
+    centre = (7 * wins.mean() + 0.25) / 7.5
+    variance = 0.0
+    for values in (wins.mean(axis=1), wins.mean(axis=0)):
+        weights = np.append(np.ones(len(values)), [0.25, 0.25])
+        off = (np.append(values, [0.0, 1.0]) - centre) ** 2
+        variance += weights @ off / (weights.sum() * len(values))
+    photos = centre * (1 - centre) / variance
+    area, *ends = auroc_interval(scores, present)
+    assert area == pytest.approx(wins.mean())
+    assert auroc_interval(np.ones(2), np.array([True, True])) is None
+    assert auroc_interval(np.array([0.9, 0.1]), np.array([True, False])) == (1.0, None, None)
+    for end in ends:  # where the share's own variance is just as far as the area
+        assert abs(end - area) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / photos))
+
+
+def test_the_interval_of_the_area_by_group_is_that_of_leaving_each_out():
+    """Oracle: what each group moves the area by, side by side in a loop."""
+    rng = np.random.default_rng(6)
+    code, present = np.repeat(np.arange(9), 5), np.arange(45) % 3 == 0
+    scores = rng.normal(size=45) + present + rng.normal(size=9)[code]
+    wins = scores[present][:, None] > scores[~present]
+    area = wins.mean()
+    moved = np.zeros(9)
+    for values, side in ((wins.mean(1), present), (wins.mean(0), ~present)):
+        for group in range(9):
+            own = code[side] == group
+            moved[group] += (values - area)[own].sum() / (~own).sum()
+    variance = 8 / 9 * (moved**2).sum()
+    degrees = np.clip(2 * (moved**2).sum() ** 2 / (moved**4).sum() - 1, 1, 8)
+    half = student.ppf(0.975, degrees) * np.sqrt(variance) / (area * (1 - area))
+    found, *ends = auroc_interval(scores, present, Groups.of(code))
+    assert found == pytest.approx(area)
+    assert ends == pytest.approx(expit(logit(area) + np.array([-half, half])))
+
+
+def test_the_test_of_a_difference_is_the_chi_square_test_of_two_shares():
+    rng = np.random.default_rng(3)
+    wrong = (rng.random(400) < 0.2).astype(float)
+    found = ratio_difference(wrong, np.ones(400), np.arange(150), Groups(np.arange(400), 400))
+    inside, outside = wrong[:150].sum(), wrong[150:].sum()
+    exact = chi2_contingency([[inside, 150 - inside], [outside, 250 - outside]], correction=False)
+    assert found == pytest.approx(exact.pvalue, rel=0.03)
+    one = Groups.of(np.array([0, 0, 0, *range(1, 398)]))
+    assert ratio_difference(wrong, np.ones(400), np.arange(3), one) is None  # no other to compare
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # textbook
+
+
+def test_few_groups_that_differ_by_chance_are_not_told_apart():
+    rng = np.random.default_rng(4)
+    rejected = {"photo": 0, "group": 0}
+    for _ in range(100):
+        code = np.repeat(np.arange(24), 25)
+        rate = rng.beta(1, 4, size=24)[code]
+        wrong = (rng.random(600) < rate).astype(float)
+        rows = np.flatnonzero(code < 12)
+        for name, groups in (("photo", np.arange(600)), ("group", code)):
+            rejected[name] += ratio_difference(wrong, np.ones(600), rows, Groups.of(groups)) <= 0.05
+    assert rejected["photo"] > 30
+    assert rejected["group"] <= binom.ppf(0.99, 100, 0.05)
+
+
+def test_an_evaluation_tells_a_site_with_worse_labels_and_goes_through_json():
+    own = sample(900)
+    site = np.repeat(["a", "b", "c"], 300)
+    logits = own.logits.copy()
+    logits[site == "c"] = -logits[site == "c"]
+    own = type(own)(own.ids, logits, own.labels, None, own.names, "test", own.link)
+    parts = {"by": [Subgroups.of("site", site)], "curves": True, "query_length": 0}
+    found = evaluate(own, own.link, Threshold(0.5), **parts)
+    assert Evaluation.from_json(found.to_json()) == found
+    assert {row.name: row.photos for row in found.subgroups} == dict.fromkeys("abc", 300)
+    by_name = {row.name: {one.name: one for one in row.figures} for row in found.subgroups}
+    assert all(by_name["c"][figure].differs for figure in ("wrong labels", "log loss"))
+    wrong = (own.sets(Threshold(0.5)) != own.labels.astype(bool))[600:]
+    assert by_name["c"]["wrong labels"].value == pytest.approx(wrong.mean())
+    curves = {(one.label, one.part): one for one in found.curves}
+    assert len(curves) == 5 * 4
+    area = roc_auc_score(own.labels[600:, 0], own.logits[600:, 0])
+    assert curves["dog", "c"].auroc == pytest.approx(area)
+    assert curves["dog", "c"].auroc_low < area < curves["dog", "c"].auroc_high < 0.5
+    whole = roc_auc_score(own.labels[:, 0], own.logits[:, 0])
+    assert curves["dog", ""].auroc == pytest.approx(whole)
+
+
+def test_a_site_with_one_photo_is_said():
+    own = sample(50)
+    site = ["lone", *["a", "b"] * 24, "a"]
+    with pytest.raises(ValueError, match="site must name a subgroup of 50 photos, got 9"):
+        evaluate(own, own.link, by=[Subgroups.of("site", ["a"] * 9)])
+    found = evaluate(own, own.link, Threshold(0.5), query_length=0, by=[Subgroups.of("site", site)])
+    assert any("1 subgroup by site with one photo each (lone)" in note for note in found.notes)
+    (lone,) = [row for row in found.subgroups if row.name == "lone"]
+    assert all(one.low is None and one.p_value is None for one in lone.figures)
+
+
+def test_unknown_labels_have_no_part_in_curves_and_subgroups():
+    own = sample(200, unknown=0.3)
+    site = np.repeat(["a", "b"], 100)
+    parts = {"by": [Subgroups.of("site", site)], "curves": True, "query_length": 0}
+    found = evaluate(own, own.link, Threshold(0.5), **parts)
+    flipped = np.where(own.observed, own.labels, 1 - own.labels)
+    other = type(own)(own.ids, own.logits, flipped, own.observed, own.names, "test", own.link)
+    again = evaluate(other, own.link, Threshold(0.5), **parts)
+    assert (again.curves, again.subgroups) == (found.curves, found.subgroups)

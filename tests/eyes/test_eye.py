@@ -11,16 +11,26 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import timm
 import torch
 from make_eye import write
 from onnx import TensorProto, helper, numpy_helper
 
+from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, SettingsError
+from labelwise.exports.hub import export_hub
 from labelwise.eyes import Eye, find_eye
 from labelwise.eyes.eye import BUILT_IN, BUILT_IN_FILE
+from labelwise.eyes.fit import fit, fit_named
+from labelwise.eyes.kinds import directions, imagenet_kinds
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.backbones.weights import load_eye
+from labelwise.learn.predictor import Predictor
+from labelwise.links import Sigmoid
+from labelwise.models.loading import load_model
+from labelwise.models.solved import SolvedModel
 from labelwise.pictures.transform import Transform
+from labelwise.types import LabelSpace
 
 
 @pytest.fixture(scope="module")
@@ -247,3 +257,92 @@ def test_a_session_leaves_no_file_in_the_home_of_its_user(tmp_path):
     places = {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", program], env=kept | places, check=True)
     assert list(Path(home).rglob("*")) == []
+
+
+# A solved run by torch, as on a GPU. Oracle: the same run by ONNX Runtime, and by timm.
+
+
+def test_torch_answers_as_the_solved_run_does(tmp_path):
+    eye, rng = Eye.open(), np.random.default_rng(0)
+    for number, outputs in enumerate((eye.head_features, ("means",))):  # the second: runs of 0.3
+        width = sum(eye.outputs[name] for name in outputs)
+        head = rng.normal(size=(3, width)) / 30, rng.normal(size=3)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        space = LabelSpace(("a", "b", "c"))
+        SolvedModel.of(eye, outputs, *head, space, Sigmoid(), Threshold(0.5)).save(folder)
+        photos = rng.integers(0, 256, (2, 3, 224, 224), dtype=np.uint8)
+        by_torch, plain = Predictor.load(folder), load_model(folder)
+        for found, expected in zip(
+            by_torch.embed(torch.from_numpy(photos)), plain.embed(photos), strict=True
+        ):
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, atol=1e-4)
+        by_torch.save(tmp_path)  # for a hub: its name builds it again
+        again = Predictor.load(tmp_path).logits(torch.from_numpy(photos))
+        torch.testing.assert_close(again, by_torch.logits(torch.from_numpy(photos)))
+
+
+def test_timm_loads_a_head_on_means_alone(tmp_path):
+    """What `train --set means_only=true` writes; other heads on the built-in network are named."""
+    eye, rng, space = Eye.open(), np.random.default_rng(0), LabelSpace(("a", "b"))
+    for number, kept in enumerate((eye.of_means(), eye)):
+        width = sum(kept.outputs[name] for name in kept.head_features)
+        head, folder = (
+            (rng.normal(size=(2, width)) / 30, rng.normal(size=2)),
+            tmp_path / f"{number}",
+        )
+        folder.mkdir()
+        parts = (kept, kept.head_features, *head, space, Sigmoid(), Threshold(0.5))
+        SolvedModel.of(*parts).save(folder)
+    plain, more = (Predictor.load(tmp_path / name) for name in "01")
+    with pytest.raises(SettingsError, match="train with `--set means_only=true` for a folder"):
+        more.model.timm_names()
+    assert export_hub(plain, tmp_path / "hub", lambda folder, model: None).loads_in_timm
+    photo = torch.from_numpy(rng.integers(0, 256, (1, 3, 224, 224), dtype=np.uint8))
+    network = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).eval()
+    mean, std = (torch.tensor(values) for values in (plain.transform.mean, plain.transform.std))
+    with torch.inference_mode():
+        logits = network((photo / 255 - mean[:, None, None]) / std[:, None, None])
+    torch.testing.assert_close(logits, plain.logits(photo), atol=1e-4, rtol=0)
+
+
+# Label names as the beginning of a head. Oracles: the eye's own classes, a slow derivative.
+
+
+def log_odds(logits, classes):
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    share = p[:, classes].sum(1) / p.sum(1)
+    return np.log(share / (1 - share))
+
+
+def test_directions_are_the_mean_slope_of_the_log_odds_of_all_classes_of_a_name():
+    eye, rng = Eye.open(), np.random.default_rng(0)
+    weight, bias = (side.astype(float) for side in eye.classifier())
+    x = rng.normal(size=(7, 2992)).astype(np.float32)
+    towards = directions(eye, ["dog", "evening"], x)
+    assert not towards[1].any()
+    classes = list(imagenet_kinds().of(["dog"]))
+    means, step = x[:, :1280].astype(float), 1e-4 * rng.normal(size=1280)
+    odds = [log_odds((means + side) @ weight.T + bias, classes) for side in (step, -step)]
+    np.testing.assert_allclose(towards[0, :1280] @ step, (odds[0] - odds[1]).mean() / 2, rtol=1e-4)
+    assert not towards[:, 1280:].any()
+    assert directions(eye, ["evening"], x) is None
+
+
+def test_a_head_begins_with_names_only_where_that_helps():
+    """With few rows a right direction helps; a wrong one, of noise, is left out."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(240, 60))
+    truth = rng.normal(size=(3, 60)) / 4
+    y = (x @ truth.T + 0.3 * rng.normal(size=(240, 3)) > 0.5).astype(float)
+    few, new = slice(0, 40), slice(40, None)
+    plain = fit(x[few], y[few])
+    named = fit_named(x[few], y[few], None, 5 * truth, plain)
+
+    def loss(fitted):
+        log_p, log_q = fitted.link.log_probs(fitted.logits(x[new]))
+        return -(y[new] * log_p + (1 - y[new]) * log_q).mean()
+
+    assert loss(named) < 0.75 * loss(plain)
+    assert fit_named(x[few], y[few], None, rng.normal(size=(3, 60)), plain) is None

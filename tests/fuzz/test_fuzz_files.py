@@ -6,10 +6,12 @@ one. A night (``make fuzz``) tries three hundred files of each kind, a day three
 
 import json
 import re
+import socket
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 import numpy as np
@@ -18,24 +20,28 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from band_files import dicom, npy, tiff
-from damaging import EXAMPLES, archive, damaged, parquet
+from damaging import EXAMPLES, STRANGE, archive, changed, cut, damaged, parquet
 from forged import rewrite
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from labelling_setup import labelling
 from limited import limited
 from made_index import made_index
 from onnx import TensorProto, helper
+from patience import PATIENCE
 from PIL import Image
 from safetensors.torch import save as as_bytes
 from sample_pictures import Folder, jpeg
 from sample_scores import Halved, sample, spec_of
-from search_setup import LABELS, save_model
+from search_setup import LABELS, picture, save_model
 from tiny_clip import clip_folder
+from web_setup import encoded, running, served
 
 from labelwise.answers.agreement import LabelAnswers
 from labelwise.answers.log import AnswerLog
 from labelwise.answers.suspects import read_review
 from labelwise.base.files import without_sum
+from labelwise.base.progress import Silent
 from labelwise.base.storage import storage_at
 from labelwise.base.yaml_values import parse_assignments
 from labelwise.calibration import Platt
@@ -52,7 +58,7 @@ from labelwise.models.graph_file import Facts, read_model, sealed
 from labelwise.models.run_folder import Journal, RunFolder
 from labelwise.papers.comparison import Comparison
 from labelwise.papers.protocols import DATASETS
-from labelwise.photos import Index
+from labelwise.photos import Index, update_index
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.lists import RECEIPTS_FILE, keep_receipt, read_list_answers, receipts_of
 from labelwise.photos.metadata import photo_keywords, read_facts, read_photo_metadata
@@ -70,6 +76,8 @@ from labelwise.scores.aggregating import aggregate_table
 from labelwise.scores.embeddings import read_embeddings, read_prompts, read_texts
 from labelwise.scores.fitted import read_fitted
 from labelwise.scores.read import read_detections, read_scores
+from labelwise.server import ServeSettings
+from labelwise.server.mcp import PhotoTools, make_mcp_app, make_mcp_server
 from labelwise.shards.engine import Manifest
 from labelwise.tables import export, load, open_table
 from labelwise.tables.camera_results import read_camera_results
@@ -570,3 +578,167 @@ def test_a_damaged_file_is_read_as_what_it_says_or_refused_by_a_sentence(name, d
         else:
             for second in check:
                 second(value, folder)
+
+
+# Whatever is sent to a server, it answers as HTTP says, never 500, and refuses by a sentence.
+# What is accepted is answered in JSON without NaN; the log of the labelling page holds what it
+# took, and nothing that it refused. `make schema` sends what schemathesis makes up from the API's
+# own description.
+
+KIND = {"Content-Type": "application/json"}
+MCP = KIND | {"Accept": "application/json", "MCP-Protocol-Version": "2025-06-18"}
+LOGGED = {"present": "yes", "absent": "no", "unsure": "unsure", "withdrawn": "undo"}
+GETS = (
+    *("/", "/metrics", "/api/v1/model", "/api/v1/labels", "/api/v1/review?by=value&count=2"),
+    *("/api/v1/search?q=dog&top=2&sort=date", "/api/v1/photos/{}/similar?count=2&side=40"),
+    *("/api/v1/photos/{}/facts?label=dog", "/api/v1/photos/{}/thumbnail", "/api/v1/complete?q=d"),
+    *("/api/v1/library", "/api/v1/trust", "/api/v1/promises", "/api/v1/receipts", "/openapi.json"),
+    *(
+        "/api/v1/photos/{}",
+        "/api/v1/photos/{}/original",
+        "/api/v1/labels/reliability.svg?label=dog",
+    ),
+    *("/api/v1/models/model", "/api/v1/text-search?text=sky&q=dog&top=2", "/health/ready", "/docs"),
+    *(
+        "/api/v1/review?by=audit&label=cat&count=3",
+        "/api/v1/search?q=-dog&wrong_about=0.3&cursor=x",
+    ),
+)
+SENT = (
+    ("PUT", "/api/v1/photos/{}/labels", {"labels": {"dog": "present", "cat": "unknown"}}),
+    ("POST", "/api/v1/check/list", {"q": "dog", "wrong_at_most": 0.2, "top": 2, "who": "a"}),
+    ("POST", "/photoprism/labels", {"id": "a", "images": ["data:image/png;base64,AAAA"]}),
+    ("POST", "/label-studio/predict", {"tasks": [{"id": 1, "data": {"image": "0.png"}}]}),
+    ("POST", "/api/v1/models/model/reload", {}),
+    ("POST", "/api/v1/session", {"token": "a"}),
+    ("POST", "/api/v1/check/undo", {"q": "dog", "wrong_at_most": 0.2, "top": 2, "who": "a"}),
+    ("POST", "/label-studio/setup", {"schema": "<View/>"}),
+)
+TOOLS = {
+    "describe_library": {"labels_with": "o"},
+    "search_photos": {"query": "dog, -cat", "top": 3, "at_least": 0.1, "wrong_about": 0.4},
+    "count_photos": {"query": "dog"},
+    "similar_photos": {"photo": "{}", "top": 2},
+    "show_photo": {"photo": "{}"},
+    "correct_photo": {"photo": "{}", "labels": {"dog": "present"}, "who": "a"},
+    "draw_photos_to_answer": {"query": "dog", "answers": 3},
+    "estimate_from_answers": {"query": "dog", "answers": {"{}": "yes"}},
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A folder of four photos, a small model and their index."""
+    root = tmp_path_factory.mktemp("library")
+    model = save_model(root / "model")
+    for number in range(4):
+        picture(root / "photos" / f"{number}.png", number)
+    update_index(root / "i.index", [root / "photos"], model=model, watch=Silent())
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(library):
+    options = {"idle_seconds": 0.1, "photoprism": True, "label_studio": library / "photos"}
+    with running(library / "model", library / "i.index", **options) as client:
+        yield client, client.get(f"/api/v1/search?q={LABELS[0]}")["hits"][0]["id"]
+
+
+def request(draw, photo):
+    """Return the bytes of a request, sound or damaged."""
+    method, path, body = draw(st.sampled_from((*SENT, *(("GET", path, None) for path in GETS))))
+    content = b"" if body is None else json.dumps(changed(draw, body)).encode()
+    if draw(st.integers(0, 5)) == 0:
+        method, path, content = "POST", "/api/v1/predict", cut(draw, encoded())
+    kind = "image/png" if path == "/api/v1/predict" else KIND["Content-Type"]
+    lines = [f"{method} {path.format(photo)} HTTP/1.1", "Host: 127.0.0.1", f"Content-Type: {kind}"]
+    lines += [f"Content-Length: {len(content)}", "Connection: close", "", ""]
+    whole = "\r\n".join(lines).encode() + content
+    return draw(st.sampled_from((whole, cut(draw, whole))))
+
+
+@settings(EXAMPLES, max_examples=max(60, EXAMPLES.max_examples))
+@given(data=st.data())
+def test_any_request_has_an_answer_that_is_no_mistake_of_the_server(server, data):
+    client, photo = server
+    content = request(data.draw, photo)
+    with socket.create_connection(("127.0.0.1", client.port), PATIENCE) as connection:
+        with suppress(OSError):
+            connection.sendall(content)
+        answer = HTTPResponse(connection, method=content.split(b" ", 1)[0].decode("latin-1"))
+        try:
+            answer.begin()
+            body = answer.read()
+        except (HTTPException, OSError):
+            return  # a request that never came to its end has no answer
+    assert answer.status < 500, body
+    kind = answer.headers.get_content_type()
+    if body and kind == "application/problem+json":
+        assert json.loads(body)["status"] == answer.status
+        assert len(body) < 3000
+        assert b"Traceback" not in body
+    if body and kind == "application/json":
+        json.loads(body, parse_constant=pytest.fail)
+
+
+@pytest.fixture(scope="module")
+def tools(library):
+    with Index(library / "i.index") as index:
+        photos = PhotoTools(index, RunFolder(library / "model"), [library / "photos"])
+        settings = ServeSettings(port=0)
+        with served(
+            make_mcp_app(make_mcp_server(photos, write=True), settings), settings
+        ) as client:
+            yield client, str(library / "photos" / "0.png")
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_any_question_to_a_tool_is_told_in_words(tools, data):
+    client, photo = tools
+    name = data.draw(st.sampled_from(sorted(TOOLS)))
+    arguments = json.loads(json.dumps(TOOLS[name]).replace("{}", photo))
+    asked = {"name": name, "arguments": changed(data.draw, arguments)}
+    question = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+    content = json.dumps(question).encode()
+    status, _, body = client.send(
+        "POST", "/mcp", data.draw(st.sampled_from((content, cut(data.draw, content)))), MCP
+    )
+    assert status < 500, body
+    assert b"Traceback" not in body
+    if body:
+        answer = json.loads(body, parse_constant=pytest.fail)
+        error, result = answer.get("error"), answer.get("result", {})
+        assert not isinstance(error, dict) or error["code"] != -32603, body
+        facts = result.get("structuredContent") or {}
+        assert result.get("isError") or not facts or (facts["in_words"] and facts["holds_if"])
+        assert f"Error executing tool {name}" not in [
+            x.get("text") for x in result.get("content", ())
+        ]
+
+
+@pytest.fixture(scope="module")
+def page(library):
+    with labelling(library) as client:
+        photos = client.get("/api/v1/questions?label=dog&who=a")["photos"]
+        yield client, {photo["id"]: photo["name"] for photo in photos}, library / "answers.jsonl"
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_the_log_of_answers_holds_what_was_taken_and_nothing_refused(page, data):
+    client, photos, log = page
+    states = {data.draw(st.sampled_from([*photos, "x"])): data.draw(st.sampled_from([*LOGGED]))}
+    asked = {"label": data.draw(st.sampled_from(("dog", "zebra"))), "who": "a", "states": states}
+    sent = data.draw(st.sampled_from((asked, changed(data.draw, asked), data.draw(STRANGE))))
+    before = log.stat().st_size
+    status, _, body = client.send("PUT", "/api/v1/answers", json.dumps(sent).encode(), KIND)
+    lines = [json.loads(line) for line in log.read_bytes()[before:].splitlines()]
+    kept = {
+        Path(x["photo"]).name: (x["label"], x["who"], x["answer"]) for x in lines if "photo" in x
+    }
+    assert status < 500, body
+    taken = sent["states"] if status == 200 else {}
+    assert kept == {
+        photos[photo]: (sent["label"], sent["who"], LOGGED[state]) for photo, state in taken.items()
+    }

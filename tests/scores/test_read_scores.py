@@ -1,16 +1,27 @@
 """Other people's files: read to the last bit, or refused with the row and the way out."""
 
+import csv
+import itertools
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from pyarrow import csv as arrow_csv
 from sample_scores import NAMES, sample
+from scipy.special import expit, logit
+from search_setup import LABELS, picture, save_model
+from typed import must_run, refused, run
 
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.links import Sigmoid, Softmax
+from labelwise.predictions import Predictions
 from labelwise.scores import read_scores
+from labelwise.scores.aggregating import aggregate, aggregate_labels
 from labelwise.scores.fitted import save_probabilities
+from labelwise.scores.run import held_out_of, share_shift
 
 HEADER = "id,score:dog,score:cat,label:dog,label:cat"
 
@@ -285,3 +296,203 @@ def test_soft_labels_of_a_score_file_are_kept(tmp_path):
     save_probabilities(tmp_path / "p.parquet", predictions, Sigmoid())
     again = read_scores(tmp_path / "p.parquet", kind="probs").predictions
     assert again.labels[:, 0].tolist() == [0.25, 1.0, 0.0, 0.0]
+
+
+# Units from photos. Oracles: all outcomes enumerated, Bayes' rule, and worlds of known truth.
+
+
+def one_unit(p, how, shares):
+    return aggregate(np.log(p), np.log1p(-p), np.zeros(len(p), np.int64), 1, how, shares)[0]
+
+
+@pytest.mark.parametrize("how", ["any", "most"])
+@pytest.mark.parametrize("photos", [1, 2, 5, 6])
+def test_the_chance_of_a_unit_is_that_of_all_outcomes(how, photos):
+    p = np.random.default_rng(photos).random((photos, 3))
+    found = one_unit(p, how, np.full(3, 0.5))
+    expected = np.zeros(3)
+    for outcome in itertools.product((0, 1), repeat=photos):
+        chances = np.where(np.array(outcome)[:, None], p, 1 - p).prod(0)
+        expected += chances * (sum(outcome) > (photos / 2 if how == "most" else 0))
+    assert expit(found) == pytest.approx(expected)
+
+
+def test_evidence_adds_up_as_bayes_says():
+    rng = np.random.default_rng(0)
+    share, likes = 0.2, rng.random((4, 2))  # P(what photo i shows | present), P(... | absent)
+    p = share * likes[:, 0] / (share * likes[:, 0] + (1 - share) * likes[:, 1])
+    yes, no = share * likes[:, 0].prod(), (1 - share) * likes[:, 1].prod()
+    found = one_unit(p[:, None], "evidence", np.array([share]))
+    assert expit(found[0]) == pytest.approx(yes / (yes + no))
+
+
+def test_many_photos_have_nearly_the_exact_law():
+    p = np.random.default_rng(0).random((401, 1)) * 0.2 + 0.41
+    large = expit(one_unit(p, "most", np.array([0.5]))[0])
+    law = np.array([1.0])
+    for q in p[:, 0]:
+        law = np.convolve(law, [1 - q, q])
+    assert large == pytest.approx(law[201:].sum(), abs=1e-3)
+
+
+def test_certain_photos_stay_finite():
+    p = np.array([[1.0], [0.0], [1e-300]])
+    with np.errstate(divide="ignore"):
+        log_p, log_q = np.log(p), np.log1p(-p)
+    for how in ("any", "most", "evidence"):
+        found = aggregate(log_p, log_q, np.arange(3), 3, how, np.array([0.5]))
+        assert np.isfinite(found).all()
+        assert found[0, 0] > 100 > -100 > found[1, 0]
+
+
+def test_the_truth_of_a_unit_knows_what_is_unknown():
+    nan = np.nan
+    labels = np.array([[1, 0, 0, 1], [0, 0, nan, 1], [nan, 0, 0, nan]])
+    unit = np.zeros(3, np.int64)
+    np.testing.assert_array_equal(aggregate_labels(labels, unit, 1, "any")[0], [1, 0, nan, 1])
+    np.testing.assert_array_equal(aggregate_labels(labels, unit, 1, "most")[0], [nan, 0, 0, 1])
+
+
+@pytest.fixture
+def shots(tmp_path):
+    rng = np.random.default_rng(1)
+    with (tmp_path / "shots.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "split", "site", "burst", "time", "score:fox", "label:fox"])
+        for row in range(600):
+            burst = row // 3
+            told = int(rng.random() < 0.3)
+            where = ("val" if burst % 2 else "test"), f"s{burst % 5}", burst
+            moment = f"2024-0{burst % 4 + 1}-01T06:00:00"
+            table.writerow([row, *where, moment, 2 * told - 1 + rng.normal(), told])
+    return tmp_path / "shots.csv"
+
+
+def test_bursts_become_a_table_that_every_verb_for_scores_reads(shots, tmp_path):
+    out = tmp_path / "bursts.csv"
+    by = ("--by", "burst", "--by", "site")
+    result = must_run("data", "convert", shots, "--scores", "logits", *by, "-o", out)
+    assert "600 photos in 200 units by burst, site, with their labels" in result.stdout
+    with out.open() as file:
+        rows = {row["burst"]: row for row in csv.DictReader(file)}
+    with shots.open() as file:
+        photos = [row for row in csv.DictReader(file) if row["burst"] == "7"]
+    p = expit(np.array([float(row["score:fox"]) for row in photos]))
+    assert float(rows["7"]["score:fox"]) == pytest.approx(logit(1 - np.prod(1 - p)), abs=1e-4)
+    assert float(rows["7"]["label:fox"]) == max(int(row["label:fox"]) for row in photos)
+    assert (rows["7"]["site"], rows["7"]["split"], rows["7"]["photos"]) == ("s2", "val", "3")
+    apart = ("--fit-on", "val", "--report-on", "test")
+    must_run(
+        "calibrate",
+        "--calibrator",
+        "none",
+        out,
+        "--scores",
+        "logits",
+        *apart,
+        "--rule",
+        "best-f",
+        "--by",
+        "site",
+    )
+    must_run("count", out, "--scores", "logits", "--by", "site")
+    by = ("--by", "site", "--by", "month", "--by", "split", "-o", tmp_path / "months.parquet")
+    result = must_run("data", "convert", shots, "--scores", "logits", *by)
+    assert "20 units by site, month, split" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("by", "sentence"),
+    [
+        ("site", "'s0' is in the splits 'test' and 'val'; divide the photos by unit"),
+        ("group", "there is no column 'group'"),
+    ],
+)
+def test_units_that_cannot_be_meant(shots, tmp_path, by, sentence):
+    result = run(
+        "data", "convert", shots, "--scores", "logits", "--by", by, "-o", tmp_path / "x.csv"
+    )
+    assert sentence in str(result.exception)
+    assert not (tmp_path / "x.csv").exists()
+
+
+# Shares of labels among new photos. Oracles: exact probabilities, the formula of one photo.
+
+BEFORE = np.array([0.1, 0.4, 0.3, 0.2])
+
+
+def photos(seed, shares, count=4000):
+    """Return logits that are exact at the shares BEFORE, of photos with other shares."""
+    random = np.random.default_rng(seed)
+    truth = random.random((count, 4)) < shares
+    return 2 * random.normal(np.where(truth, 2.0, 0.0)) - 2 + logit(BEFORE), truth
+
+
+def predictions(logits, truth, observed=None):
+    names = [f"{row}.jpg" for row in range(len(logits))]
+    arrays = (torch.from_numpy(logits).float(), torch.from_numpy(truth).float())
+    return Predictions(names, *arrays, observed, LABELS, "test", Sigmoid())
+
+
+def log_loss(p, truth):
+    return -np.log(np.where(truth, p, 1 - p)).mean()
+
+
+def test_adapted_probabilities_are_nearly_as_good_as_the_exact_ones():
+    shares = np.array([0.3, 0.4, 0.3, 0.2])
+    logits, truth = photos(1, shares)
+    shift = share_shift(predictions(*photos(0, BEFORE)), Sigmoid(), logits)
+    assert [one.label for one in shift.moved] == ["beach"]
+    adapted = shift.adapted()(logits)
+    exact = expit(logits - logit(BEFORE) + logit(shares))
+    as_it_is, best = log_loss(expit(logits[:, 0]), truth[:, 0]), log_loss(exact[:, 0], truth[:, 0])
+    assert log_loss(adapted[:, 0], truth[:, 0]) - best < 0.1 * (as_it_is - best)
+    assert adapted[:, 1:] == pytest.approx(expit(logits[:, 1:]), abs=1e-5)  # these did not move
+    share = shift.shares[0]
+    assert share.low <= truth[:, 0].mean() <= share.high
+    known = shift.known[0]
+    odds = known.slope * logits[5, 0] + known.offset + logit(share.now)
+    assert adapted[5, 0] == pytest.approx(expit(odds), rel=1e-4)
+
+
+def test_labels_that_nobody_or_everybody_carries_are_left_as_they_are():
+    logits, truth = photos(0, BEFORE, 500)
+    truth[:, 1], truth[:, 2] = False, True
+    observed = torch.ones(truth.shape, dtype=torch.bool)
+    observed[:, 3] = False
+    held_out = predictions(logits, truth, observed)
+    shift = share_shift(held_out, Sigmoid(), logits)
+    assert [one is None for one in shift.shares] == [False, True, True, True]
+    assert "nothing was adapted" in shift.sentence()
+    assert shift.adapted()(logits) == pytest.approx(expit(logits), abs=1e-5)
+
+
+def test_no_link_no_photo_and_no_held_out_photos_are_refused(tmp_path):
+    held_out = predictions(*photos(0, BEFORE, 100))
+    with pytest.raises(DataError, match="calibrate it first"):
+        share_shift(held_out, None, held_out.logits)
+    with pytest.raises(DataError, match="at least one photo"):
+        share_shift(held_out, Sigmoid(), held_out.logits[:0])
+    folder = save_model(tmp_path / "run")
+    (folder / "predictions" / "test.parquet").unlink()
+    with pytest.raises(DataError, match="has no predictions of held-out photos"):
+        held_out_of(folder)
+
+
+def test_predict_shows_the_shares_of_labels(tmp_path):
+    """The run says dog of pictures far more often than of held-out photos."""
+    run = save_model(tmp_path / "run")
+    for number in range(30):
+        picture(tmp_path / "photos" / f"{number}.png", number)
+    out = tmp_path / "all.jsonl"
+    said = must_run("predict", run, tmp_path / "photos", "--frequencies", "-o", out).output
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    probs = np.array([[row["probs"][name] for name in LABELS] for row in rows])
+    shift = share_shift(held_out_of(run), Sigmoid(), torch.from_numpy(logit(probs)))
+    assert "look as the held-out ones did, and only are more or fewer" in said
+    for one in shift.shares:
+        line = next(line for line in said.splitlines() if one.label in line.split()[:1])
+        assert {f"{one.before:.1%}", f"{one.now:.1%}"} <= set(line.split())
+    assert "--adapt-shares does not apply" in refused("evaluate", run, "--adapt-shares")
+    shards = ("--frequencies", "-o", f"{tmp_path}/shards/")
+    assert "not for shards" in refused("predict", run, tmp_path / "photos", *shards)

@@ -4,17 +4,21 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import timm
 import torch
 from PIL import Image
+from sample_photos import write_photos
 from sklearn.datasets import load_sample_image
 from tiny_predictor import encoded
 from tiny_run import Hearing, assert_same_weights, tiny_settings, tiny_table
 
 from labelwise.base.progress import Silent
+from labelwise.base.yaml_values import parse_assignments
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.learn.backbones import create_backbone
 from labelwise.learn.backbones import weights as packaged
@@ -22,7 +26,10 @@ from labelwise.learn.backbones.weights import PACKAGED, PRETRAINED
 from labelwise.learn.methods import METHODS
 from labelwise.learn.objectives import ROLE
 from labelwise.learn.predictor import Predictor
+from labelwise.metrics import average_precision
+from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
+from labelwise.predictions import Predictions
 from labelwise.tables import LabelTable
 from labelwise.tables.derived import single_positive
 from labelwise.training import checkpoint
@@ -39,8 +46,8 @@ from labelwise.training.plan import (
     hash_of_rows,
     resolve,
 )
-from labelwise.training.run import train
-from labelwise.training.settings import read_settings
+from labelwise.training.run import BETTER_NETWORKS, better_by, train, tried
+from labelwise.training.settings import Settings, differences, read_settings
 
 
 def built(method, table, **flags):
@@ -389,3 +396,335 @@ def test_weights_of_a_run_bring_its_network(tmp_path):
     config.unlink()
     with pytest.raises(SettingsError, match="does not say which network it belongs to"):
         chosen(pictures(64), start=str(tmp_path))
+
+
+# Settings. Oracles: what is read back, and the one sentence that a wrong setting gets.
+
+
+def test_saved_settings_are_read_back_unchanged(tmp_path):
+    flags = {
+        "data": "größe.csv",
+        "options": {"k": 2},
+        "recipe.schedule.milestones": [0.3, 0.6],
+        "recipe.optimizer.clip": 1.5,
+        "hardware.workers": 3,
+    }
+    one = read_settings(None, flags)
+    one.save(tmp_path / "run" / "settings.yaml")
+    assert read_settings(tmp_path / "run" / "settings.yaml", {}) == one
+
+
+def test_flags_win_over_the_file_at_any_depth(tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text("data: a\nrecipe: {epochs: 3, optimizer: {lr: 0.5, name: sgd}}\n")
+    both = read_settings(file, {"recipe.optimizer.lr": 0.1})
+    assert (both.data, both.recipe.epochs) == ("a", 3)
+    assert (both.recipe.optimizer.lr, both.recipe.optimizer.name) == (0.1, "sgd")
+
+
+CROSS = {"cross_fit": True, "promise": "recall=0.9", "calibrate": "platt"}
+GROUPS = {"attributes": "groups.csv"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"metod": "bce"}, "unknown setting 'metod'; did you mean 'method'"),
+        ({"recipe.optimizer.lrr": 1}, "unknown setting 'recipe.optimizer.lrr'; did you mean 'lr'"),
+        ({"recipe.lr": 1}, "unknown setting 'recipe.lr'; did you mean 'recipe.optimizer.lr'"),
+        ({"recipe.epochs": "many"}, "setting 'recipe.epochs': .*integer.*got 'many'"),
+        ({"recipe.optimizer.name": "adam"}, "'recipe.optimizer.name': .*'adamw' or 'sgd'.*'adam'"),
+        ({"batch_size": 0}, "setting 'batch_size': .*greater than or equal to 1, got 0"),
+        ({"recipe.ema": 1.5}, "'recipe.ema': input should be less than 1, got 1.5"),
+        ({"recipe": 3}, "setting 'recipe': "),
+        ({"recipe.optimizer.lr": -1}, "lr': input should be greater than or equal to 0, got -1"),
+        ({"recipe.optimizer.clip": 0}, "clip': input should be greater than 0, got 0"),
+        ({"recipe.schedule.rise": 1}, "rise': input should be less than 1, got 1"),
+        ({"recipe.schedule.milestones": [30]}, "milestones.0': input should be less than 1"),
+        ({"seed": True}, "seed: it must be a number, got true"),
+        ({"hardware.devices": True}, "hardware.devices: it must be a number, got true"),
+        ({"minutes": 3}, "minutes end the efforts good and best"),
+        ({"effort": "good", "features": "resnet18"}, "features does not apply to an effort"),
+        ({"effort": "good", "start": "run"}, "start does not apply to an effort"),
+        ({"effort": "best", "hardware.devices": 2}, "hardware.devices does not apply"),
+        ({"effort": "good", "backbone": "small-cnn"}, "backbone does not apply to an effort"),
+        ({"features": "small-cnn", "augment": "flip"}, "augment does not apply to features"),
+        ({"features": "small-cnn", "hardware.devices": 2}, "devices does not apply to features"),
+        ({"features": "small-cnn", "backbone": "resnet18"}, "leave backbone out, got 'resnet18'"),
+        ({"cross_fit": True}, "cross_fit belongs to promise"),
+        (CROSS | {"calibrate": "none"}, "of a calibrator; name one"),
+        (CROSS | {"promise": "tags=0.9"}, "tags take the most probable"),
+        (CROSS | {"zero_share": 0.5}, "leave out cross_fit or zero_share"),
+        (GROUPS | {"taxonomy": "kinds.csv"}, "attributes and taxonomy both move"),
+        (GROUPS | {"zero_share": 0.1}, "attributes and zero_share both move"),
+        (GROUPS | {"promise": "recall=0.5"}, "attributes and promise both move"),
+        ({"window": "file"}, "window belongs to bands"),
+    ],
+)
+def test_wrong_settings_and_those_that_do_not_go_together_get_one_sentence(flags, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        read_settings(None, {"data": "x"} | flags)
+
+
+def test_an_option_of_the_data_may_be_given_as_to_labelwise_data(tmp_path):
+    flags = {"delimiter": ";", "columns.labels": "tags", "duplicates": "drop", "seed": 3}
+    settings = read_settings(None, {"data": "photos.csv", **flags})
+    options = {"delimiter": ";", "columns": {"labels": "tags"}, "duplicates": "drop"}
+    assert (settings.data_options, settings.seed) == (options, 3)
+    (tmp_path / "s.yaml").write_text("data: photos.csv\ndelimiter: ;\n")
+    with pytest.raises(SettingsError, match=r"a run takes as data_options\.delimiter"):
+        read_settings(tmp_path / "s.yaml", {})
+
+
+def test_assignments_are_yaml_and_numbers_stand_for_the_names_they_spell():
+    values = parse_assignments(["precision=32", "rule=0.5", "seed=3"])
+    settings = read_settings(None, {"data": "scenes", **values})
+    assert (settings.precision, settings.rule, settings.seed) == ("32", "0.5", 3)
+    values = parse_assignments(["a.b=1e-3", "c=[1, 2]", "d=null", "e=x=y", "f=true"])
+    assert values == {"a.b": 0.001, "c": [1, 2], "d": None, "e": "x=y", "f": True}
+    with pytest.raises(SettingsError, match="must look like key=value, got '=3'"):
+        parse_assignments(["=3"])
+
+
+def test_how_a_run_is_carried_out_is_no_difference():
+    one = Settings(data="scenes")
+    other = read_settings(None, {"data": "scenes", "hardware.devices": 2, "options.k": 3})
+    assert differences(one, other) == {"options.k": "options.k: None -> 3"}
+    assert differences(one, read_settings(None, {"data": "scenes", "hardware.workers": 2})) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("data: [", "is not valid YAML"),
+        (b"data: \xff\xfe", "is not valid YAML"),
+        ("- a", "must hold keys and values, got list"),
+        ("", "setting 'data' is needed"),
+        ("data: scenes\nx: !!python/object:os.system {}", "is not valid YAML"),
+        ("1: 2", "a key must be a text, got 1"),
+        ("data: x\na: &a [x, x]\nb: &b [*a, *a]\n", r"the alias \*a is not allowed"),
+        ("data: scenes\nseed: 18446744073709551616", "'seed': .*less than 9223372036854775808"),
+        ("data: scenes\nseed: " + "9" * 5000, "is not valid YAML"),
+        ("data: scenes\nimage_size: 7", "'image_size': .*greater than or equal to 8, got 7"),
+        ("data: scenes\nrecipe: {schedule: {warmup: .nan}}", "schedule.warmup': .*finite number"),
+        ("data: scenes\nrecipe: {optimizer: {lr: .inf}}", "lr': .*finite number, got inf"),
+        ("data: scenes\nhardware: {accelerator: foo}", "'hardware.accelerator': .*got 'foo'"),
+        ("data: " + "[" * 1500 + "]" * 1500, "is nested too deeply|valid string"),
+    ],
+)
+def test_strange_files_get_one_sentence(tmp_path, text, words):
+    path = tmp_path / "s.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(SettingsError, match=rf"s.yaml.*({words})") as caught:
+        read_settings(path, {})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is such a device")
+def test_a_device_that_is_not_there_is_one_sentence(tmp_path):
+    with pytest.raises(SettingsError, match="1 devices of 'cuda' were asked for, and there are 0"):
+        train(tiny_settings(hardware__accelerator="cuda"), tmp_path, table=tiny_table())
+
+
+# Effort: what is tried and kept, when it stops. Oracles: a bootstrap, files, made-up scores.
+
+LITE0 = "tf_efficientnet_lite0"
+
+
+def scores(noise, rows=400, seed=0):
+    rng = np.random.default_rng(seed)
+    truth = rng.random((rows, 3)) < 0.3
+    logits = 2.0 * truth + noise * np.random.default_rng(seed + 1).normal(size=truth.shape)
+    ids = [str(row) for row in range(rows)]
+    labels = torch.from_numpy(truth).float()
+    return Predictions(ids, torch.from_numpy(logits).float(), labels, None, ("a", "b", "c"), "val")
+
+
+def test_the_error_of_a_difference_is_that_of_the_bootstrap():
+    one, other = scores(1.0), scores(1.6)
+    gain, error = better_by(one, other)
+    rng, draws = np.random.default_rng(3), []
+    for _ in range(100):
+        rows = torch.from_numpy(rng.integers(0, len(one), len(one)))
+        first, second = (
+            average_precision(p.logits[rows], p.labels[rows] > 0.5) for p in (one, other)
+        )
+        draws.append(first.value - second.value)
+    assert gain == pytest.approx(np.mean(draws), abs=0.02)
+    assert error == pytest.approx(np.std(draws), rel=0.25)
+    assert better_by(other, one)[0] == -gain
+    with pytest.raises(ValueError, match="on the same rows"):
+        better_by(one, scores(1.0, rows=10))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("effort") / "made", count=32)
+
+
+def settings_of(photos, cache, **flags):
+    base = {"data": str(photos), "image_size": 64, "calibrate": "none", "recipe.epochs": 1}
+    base |= {"hardware.accelerator": "cpu", "hardware.features_cache": str(cache)}
+    return read_settings(None, base | flags)
+
+
+def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_path, monkeypatch):
+    """Oracle: the photos are told apart perfectly by the solved head, so nothing can be gained."""
+    monkeypatch.setattr("labelwise.training.run.PERFECT", 2.0)  # or nothing would be tried
+    watch = Hearing()
+    named = {"image_size": 32, "backbone": LITE0}
+    settings = settings_of(photos, tmp_path / "features", effort="good", **named)
+    done = train(settings, tmp_path / "run", watch=watch)
+    run = RunFolder(tmp_path / "run")
+    names = ("solved", "solved-all", "trained")
+    kept, pooled, trained = (RunFolder(run.trials / name) for name in names)
+    assert sorted(path.name for path in run.trials.iterdir()) == list(names)
+    assert trained.settings["start"] == str(kept.path)
+    assert trained.settings["recipe"]["epochs"] == 1
+    own, good, other = (
+        (one.path / "model.safetensors").read_bytes() for one in (run, pooled, trained)
+    )
+    assert own == good != other
+    note = done.evaluation.notes[-1]
+    assert "head solved: 1.0000; tf_efficientnet_lite0, trained from there: " in note
+    assert "Kept: tf_efficientnet_lite0, head solved. All that this effort tries was tried." in note
+    assert run.evaluation.notes[-1] == note
+    assert train(settings, tmp_path / "run", watch=watch).was_finished
+    with pytest.raises(SettingsError, match="trained without this effort"):
+        train(settings, kept.path)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A list whose first number is the time."""
+    seconds = [0.0]
+    now = SimpleNamespace(monotonic=lambda: seconds[0])
+    for module in ("labelwise.training.run", "labelwise.base.progress"):
+        monkeypatch.setattr(f"{module}.time", now)
+    return seconds
+
+
+class Made:
+    """Writes trials whose validation scores are as good as their name says, and trains nothing."""
+
+    def __init__(self, trained, noise):
+        self.trained, self.noise, self.begun = trained, noise, []
+
+    def __call__(self, settings, folder, watch):
+        self.begun.append(folder.name)
+        if folder.name not in self.noise:
+            raise SettingsError("weights are not in the cache and the hub cannot be reached")
+        run = RunFolder(folder)
+        RunFolder(folder).take_over(self.trained)
+        (folder / "evaluation.json").write_bytes(self.trained.evaluation_path.read_bytes())
+        scores(self.noise[folder.name]).save(run.predictions_path("val"))
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    settings = settings_of(photos, folder / "features", effort="quick")
+    plain = settings.model_dump(exclude_unset=True, exclude={"recipe"})
+    train(read_settings(None, plain), folder / "run")
+    return RunFolder(folder / "run")
+
+
+def tried_by(made, settings, tmp_path):
+    watch = Hearing()
+    return tried(settings, RunFolder(tmp_path / "run"), made, watch).notes[-1], watch.messages
+
+
+def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, finished, tmp_path):
+    noise = {"solved": 1.5, "solved-96": 1.0, "trained": 0.99, "averaged": 0.5}
+    made = Made(finished, noise)
+    note, _ = tried_by(made, settings_of(photos, tmp_path, effort="best"), tmp_path)
+    networks = [f"solved-{name}" for name in BETTER_NETWORKS]
+    assert made.begun == ["solved", "solved-96", *networks, "trained", "averaged"]
+    assert note.count("its weights cannot be had here") == 3
+    assert "at 96 pixels, trained from there, weights averaged" in note.partition("Kept: ")[2]
+    assert np.array_equal(RunFolder(tmp_path / "run").predictions("val").logits, scores(0.5).logits)
+
+
+def test_good_tries_better_networks_and_keeps_one_beyond_chance(photos, finished, tmp_path):
+    better = f"solved-{BETTER_NETWORKS[1]}"
+    made = Made(finished, {"solved": 1.5, better: 1.0, "trained": 1.4})
+    note, _ = tried_by(made, settings_of(photos, tmp_path, effort="good"), tmp_path)
+    assert made.begun == ["solved", *(f"solved-{name}" for name in BETTER_NETWORKS), "trained"]
+    assert f"Kept: {BETTER_NETWORKS[1]}, head solved." in note
+
+
+@pytest.mark.parametrize("network", ["hgnetv2_b0", "tiny_vit_5m_224", "test_vit2"])
+def test_a_head_is_solved_on_a_random_network_of_each_family(
+    network, photos, tmp_path, monkeypatch
+):
+    """Of the second with a block in each of its stages: a file of all takes 40 seconds to write."""
+    shallow = partial(timm.models.tiny_vit.tiny_vit_5m_224, depths=(1, 1, 1, 1))
+    monkeypatch.setitem(timm.models._registry._model_entrypoints, "tiny_vit_5m_224", shallow)
+    side = 64 if network == "test_vit2" else 56  # a multiple of its patches
+    flags = {"features": network, "image_size": side, "hardware.accelerator": "cpu"}
+    flags["hardware.features_cache"] = str(tmp_path / "features")
+    done = train(read_settings(None, {"data": str(photos), **flags}), tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    assert run.spec.backbone.name == network
+    assert done.evaluation.data.rows == len(run.predictions("test"))
+
+
+def test_nothing_more_is_tried_once_validation_is_ranked_perfectly(photos, finished, tmp_path):
+    made = Made(finished, {"solved": 0.0, "trained": 0.0})
+    note, messages = tried_by(made, settings_of(photos, tmp_path, effort="good"), tmp_path)
+    assert made.begun == ["solved"]
+    assert note.endswith("Nothing more was tried: the mAP on validation is 1.")
+    assert "Nothing more was tried: the mAP on validation is 1." in messages
+
+
+def test_data_that_holds_features_has_no_network_to_train(tmp_path):
+    flags = {"hardware.accelerator": "cpu", "calibrate": "none", "effort": "best"}
+    done = train(
+        read_settings(None, {"data": "tiny", **flags}), tmp_path / "run", table=tiny_table()
+    )
+    assert sorted(path.name for path in RunFolder(done.folder).trials.iterdir()) == [
+        "solved",
+        "solved-all",
+    ]
+    assert done.evaluation.notes[-1].endswith(
+        "Kept: head solved on the features of the data. "
+        "Nothing more was tried: the data holds features, and no network."
+    )
+
+
+def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path, clock):
+    made = Made(finished, {"solved": 1.0, "trained": 0.1})
+
+    def slow(settings, folder, watch):
+        for _ in range(2):
+            clock[0] += 40.0 if made.begun else 5.0
+            watch.advance(1)
+        made(settings, folder, watch)
+
+    settings = settings_of(photos, tmp_path, effort="good", minutes=1.4, backbone=LITE0)
+    note, messages = tried_by(slow, settings, tmp_path)
+    assert made.begun == ["solved"]
+    assert clock == [90.0]
+    words = "The 1.4 minutes were over: tf_efficientnet_lite0, trained from there was given up."
+    assert note.endswith(f"Kept: tf_efficientnet_lite0, head solved. {words}")
+    assert words in messages
+
+
+@pytest.mark.parametrize(("minutes", "epochs"), [(1, 0), (2, 1), (6, 4), (60, 5)])
+def test_epochs_are_planned_that_fit_into_the_minutes(
+    photos, finished, tmp_path, clock, minutes, epochs
+):
+    """The solved try takes 25 s, so an epoch 75 s: four of them fit into the rest of 6 minutes."""
+    made, planned = Made(finished, {"solved": 1.0, "trained": 0.1}), []
+
+    def timed(settings, folder, watch):
+        planned.append(settings.recipe.epochs)
+        made(settings, folder, watch)
+        clock[0] += 25.0
+
+    flags = {"minutes": minutes, "backbone": LITE0, "recipe.epochs": 5}
+    settings = settings_of(photos, tmp_path, effort="good", **flags)
+    note, _ = tried_by(timed, settings, tmp_path)
+    assert planned[1:] == ([epochs] if epochs else [])
+    assert ("leave no time for" in note) == (epochs == 0)
