@@ -232,7 +232,8 @@ def fit(
     weight, bias = design.linear(exact.solved(powers, like(start, design.rows), None)[0])
     notes = []
     if loss.joint:
-        slope = _slope(loss, like(out_of_fold, design.rows))
+        logits = like(out_of_fold, design.rows)
+        slope = _slope(loss.to(logits), logits)
         weight, bias, out_of_fold = slope * weight, slope * bias, slope * out_of_fold
         calibrated: Link = link
     elif targets.can_calibrate:
