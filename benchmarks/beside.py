@@ -4,7 +4,7 @@
     python benchmarks/beside.py RESULTS.jsonl --page evidence/beside.md     the page alone
 
 Photos are the 286 open ones of this repository (12 labels, whole groups on one side) and, with
-``--photos`` of benchmarks/survey_features.py, 2,200 of COCO (the labels of 55 photos or more).
+``--photos`` of benchmarks/survey_features.py, 1,500 of COCO (the labels of 40 photos or more).
 Every draw deals 45 % to test and takes its training photos from the others; all ways get the same:
 
     labelwise   what ``train`` does: features of the built-in network, fit, names, link and rule
@@ -52,7 +52,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = {"open": "The open photos", "coco": "COCO"}
 SIZES = {"open": (20, 50, 100, 0), "coco": (20, 100, 400, 0)}
 NEIGHBOURS = (1, 3, 5, 10, 20, 40)
-SHOWN, FOREIGN, TEST = 55, 100, 0.45
+SHOWN, FOREIGN, TEST = 40, 100, 0.45
 LANDSCAPES = (23, 33, 49, 60, 71)  # of CIFAR-100: cloud, forest, mountain, plain, sea
 STEPS, BATCH, RATE, SLOWER = 240, 32, 3e-3, 0.1  # of the fine-tuned network; the body's rate
 
@@ -80,9 +80,9 @@ def pictures(name: str, packed: Path | None) -> tuple[Any, ...]:
                 Image.open(io.BytesIO(stored[f"{kind} photos"][a:b].tobytes()))
                 for a, b in pairwise(stored[f"{kind} offsets"][: count + 1])
             ]
-            for kind, count in (("coco", 2200), ("cifar100", 5000))
+            for kind, count in (("coco", 1500), ("cifar100", 5000))
         )
-        others, labels, names = labels, stored["coco labels"][:2200], stored["coco names"]
+        others, labels, names = labels, stored["coco labels"][:1500], stored["coco names"]
         kinds = stored["cifar100 labels"][:, :100].argmax(1)
     there = np.flatnonzero(np.isin(kinds, LANDSCAPES))[:FOREIGN]
     foreign["landscapes"] = [others[k] for k in there]

@@ -71,7 +71,7 @@ def made() -> dict[Path, str]:
     text = advised(cells, sentences, before.replace("HIDDEN", hidden(again, alike, sentences)))
     more = (KEPT / "more.md").read_text(encoding="utf-8")
     finetuned = _cells(KEPT / "finetuned")
-    text += more.replace("FINETUNED", small_table("head", finetuned))
+    text += more.replace("FINETUNED", small_table("data", finetuned))
     text += sources([*every, *again, *alike, *finetuned])
     return {EVIDENCE / "survey.md": text, EVIDENCE / "survey.svg": figure(cells)}
 
@@ -310,7 +310,7 @@ def small_table(first: str, cells: Sequence[SurveyCell]) -> str:
             ]
             seconds = f"{fmean(values_of(cell, method, 'seconds')):.1f}"
             start = [cell.data, cell.cell, f"`{method}`", f"{100 * mean:.1f} ± {100 * half:.1f}"]
-            rows.append([*start, *shown, seconds, f"{found.rate:g}{edge}"])
+            rows.append([*start, *shown, seconds, f"{found.rate:.3g}{edge}"])
     return "\n".join(table_lines(rows[0], rows[1:]))
 
 
