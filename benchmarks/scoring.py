@@ -87,6 +87,14 @@ class Bfloat16:
     def __getattr__(self, name: str) -> object:
         return getattr(self.predictor, name)
 
+    @property
+    def device(self) -> torch.device:
+        return self.predictor.device
+
+    def inferred(self, *given: object, **how: object) -> object:
+        """Infer on the device; stated here, since a check of the protocol sees no __getattr__."""
+        return self.predictor.inferred(*given, **how)
+
     def logits(self, inputs: Tensor) -> Tensor:
         with torch.inference_mode():
             values = self.predictor.transform.inputs(inputs).bfloat16()

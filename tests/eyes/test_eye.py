@@ -24,7 +24,7 @@ from labelwise.eyes.eye import BUILT_IN, BUILT_IN_FILE
 from labelwise.eyes.fit import fit, fit_named
 from labelwise.eyes.kinds import directions, imagenet_kinds
 from labelwise.learn.backbones import create_backbone
-from labelwise.learn.backbones.weights import load_eye
+from labelwise.learn.backbones.weights import EYE, load_eye
 from labelwise.learn.predictor import Predictor
 from labelwise.links import Sigmoid
 from labelwise.models.loading import load_model
@@ -70,6 +70,21 @@ def test_torch_with_the_same_rounded_weights_is_the_oracle_of_every_output(eye):
     for name, values in expected.items():
         tolerance = {"rtol": 0, "atol": 5e-6 * float(values.abs().max())}
         np.testing.assert_allclose(seen[name], values.numpy(), **tolerance, err_msg=name)
+
+
+def test_the_network_of_gpus_computes_the_features_of_the_eye_in_32_bits(eye):
+    """The oracle is ONNX Runtime; TF32 of GPUs, which is .006 off, is not used, and left as set."""
+    backbone, used = create_backbone(EYE).eval(), []
+    load_eye(backbone.network, {name: torch.from_numpy(v) for name, v in eye.weights().items()})
+    backbone.network.conv_stem.register_forward_pre_hook(
+        lambda _module, _inputs: used.append(torch.backends.cudnn.allow_tf32)
+    )
+    with torch.no_grad():
+        found = backbone(eye.transform.normalise(torch.from_numpy(pixels())))[:, :, 0, 0]
+    expected = np.concatenate([eye.see(pixels())[name] for name in eye.head_features], axis=1)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6 * expected.max())
+    assert used == [False]
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_rounded_weights_keep_the_direction_of_the_published_ones(eye):
