@@ -9,7 +9,7 @@
 ``run`` starts the program of each part with LABELWISE_FIGURES set to a file, and ends it when its
 time is over; what it has recorded by then is kept in limits/MACHINE.json with date, load and
 commit, and the figures of other parts stay as they were. All parts together take at most half an
-hour. A goal that is missed stays in the table; one that was not measured is named below it.
+hour. A goal that is missed stays in the table; one that no machine measured is named below it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import date
 from html import escape
@@ -50,8 +50,8 @@ HEAD = """# At the limit
 
 Each goal beside the peer or the limit named, both measured in one run. This page is
 written by `python benchmarks/limits.py page evidence/limits.md` from the figures of `make limits`,
-which are kept in `benchmarks/limits/`. A goal that was missed stays in the table; one that was not
-measured on a machine is named below it. Goals of fast paths that left, of attacks on the server,
+which are kept in `benchmarks/limits/`. A goal that was missed stays in the table. Each row is
+shown for the machines that measured it. Goals of fast paths that left, of attacks on the server,
 of pauses and of whole runs on a GPU are on this page at commit `6d9d65b5`, with their programs.
 Similar photos by sign codes and queries that are no sum are on it at `6d9d65b5`, solved heads and
 the first minutes of a compiled run at `ad8fbb06`, CUDA graphs at `03689262`. Three goals were never
@@ -200,15 +200,19 @@ def rows_of(part: dict[str, Goal], figures: dict[str, dict[str, float]]) -> list
     return rows
 
 
-def reasons(part: dict[str, Goal], figures: dict[str, dict[str, float]]) -> list[str]:
-    """Return why goals were missed, where that is known, and which were not measured."""
+def reasons(
+    part: dict[str, Goal], figures: dict[str, dict[str, float]], anywhere: Set[str] = frozenset()
+) -> list[str]:
+    """Return why goals were missed, where that is known, and which no machine has measured."""
     lines = []
     for name, goal in part.items():
         found = figures.get(name)
         if goal.why and found is not None and not goal.is_met(found["ours"], found["peer"]):
             lines.append(f"* {goal.what}: {goal.why}")
-    if missing := [goal.short or goal.what for name, goal in part.items() if name not in figures]:
-        lines.append(f"* Not measured on this machine: {'; '.join(missing)}.")
+    unseen = part.keys() - figures.keys() - anywhere
+    missing = [goal.short or goal.what for name, goal in part.items() if name in unseen]
+    if missing:
+        lines.append(f"* Not measured: {'; '.join(missing)}.")
     return ["", *lines] if lines else []
 
 
@@ -245,7 +249,7 @@ def page(known: dict[str, dict[str, Goal]]) -> str:
                 f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
                 for row in rows
             ]
-            text += reasons(some, figures)
+            text += reasons(some, figures, {name for one in results for name in one})
     return "\n".join(text) + "\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 from browser_setup import assert_fits
 
 from labelwise.base.svg import LETTER, Axis, Frame
-from labelwise.papers.comparison import Comparison
+from labelwise.papers.comparison import SOLVED, Comparison
 from labelwise.papers.measures import MEASURES
 from labelwise.report import write_comparison
 from labelwise.report.charts import Dots, dot_plot, limits, save_charts
@@ -136,6 +136,14 @@ def test_verdicts_headline_and_knobs_are_said(comparison, text):
         comparison, tries=0
     )
     assert " tries" not in comparison_page(comparison)
+    a, *others = comparison.settings
+    settings = {**comparison.settings, a: {"trained": SOLVED}}
+    mixed = comparison_page(replace(comparison, settings=settings), tries=0)
+    assert f"{' and '.join(others)}: trained with the recipe as given" in mixed
+    assert "Every method was trained" not in mixed
+    settings = {name: {"trained": SOLVED} for name in settings}
+    alike = comparison_page(replace(comparison, settings=settings), tries=0)
+    assert "Every method was solved to its optimum; L2 weights were chosen" in alike
     part = words(text[text.index('id="settings"') :])
     for method, values in comparison.settings.items():
         assert "||".join([method, *map(str, values.values())]) in part

@@ -195,13 +195,14 @@ def verdict(
         chance = f"{runs} seeds and of the {drawn}" if images else f"{runs} seeds"
         if redrawn:
             chance = f"{runs} deals of all images into training, validation and test"
-        parts.append(f"{best} is {word} than {_listed(behind)} beyond the spread of {chance}")
+        parts.append(f"{best} is {word} than {listed(behind)} beyond the spread of {chance}")
     if level:
-        parts.append(f"{best} does not differ significantly from {_listed(level)}")
+        parts.append(f"{best} does not differ significantly from {listed(level)}")
     return f"{metric}: {'; '.join(parts)}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them: a, b and c."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -292,14 +293,18 @@ class Comparison:
             for method, by_seed in columns
         }
 
+    @property
+    def solved(self) -> list[str]:
+        """The methods that were solved to their optimum."""
+        return [name for name, one in self.settings.items() if one.get("trained") == SOLVED]
+
     def unequal(self) -> str:
         """Return who was solved to an optimum where others were not, nothing if all are alike."""
-        solved = [name for name, one in self.settings.items() if one.get("trained") == SOLVED]
-        others = [name for name in self.settings if name not in solved]
-        if not solved or not others:
+        others = [name for name in self.settings if name not in self.solved]
+        if not self.solved or not others:
             return ""
         return (
-            f"Not all methods were trained alike: {_listed(solved)} {SOLVED}; {_listed(others)} "
+            f"Not all methods were trained alike: {listed(self.solved)} {SOLVED}; {listed(others)} "
             "took gradient steps. A difference between the two kinds may come from that."
         )
 

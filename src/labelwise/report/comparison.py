@@ -26,7 +26,14 @@ from labelwise.base.markup import (
     tag,
 )
 from labelwise.base.text import counted
-from labelwise.papers.comparison import JUDGED, Comparison, SeedMean, seed_mean, show_figure
+from labelwise.papers.comparison import (
+    JUDGED,
+    Comparison,
+    SeedMean,
+    listed,
+    seed_mean,
+    show_figure,
+)
 from labelwise.papers.measures import MEASURES
 from labelwise.report.charts import Dots, dot_plot
 
@@ -53,7 +60,7 @@ def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None
         f"{counted(len(methods), 'method')}: {', '.join(methods)}.",
         f"{counted(len(seeds), 'seed')}: {', '.join(map(str, seeds))}.",
         comparison.unequal(),
-        _tuned(tries),
+        _tuned(comparison, tries),
     )
     parts = [
         ("verdicts", "What came out", _verdicts(comparison)),
@@ -139,7 +146,7 @@ def _chosen_settings(comparison: Comparison) -> Markup | None:
 
 
 def _how(comparison: Comparison, tries: int | None = None) -> Markup:
-    texts = {"Tries": _tuned(tries), **_WORDS["rules"]}
+    texts = {"Tries": _tuned(comparison, tries), **_WORDS["rules"]}
     entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]
     measures = []
     for name, measure in MEASURES.items():
@@ -152,14 +159,18 @@ def _how(comparison: Comparison, tries: int | None = None) -> Markup:
     return section("how", "How everything was computed", rules, *explained)
 
 
-def _tuned(tries: int | None) -> str:
+def _tuned(comparison: Comparison, tries: int | None) -> str:
     if tries is None:
         return ""
     if tries < 2:
-        return (
-            "Every method was trained with the recipe as given; no learning rate or option was "
-            "tuned."
-        )
+        solved = comparison.solved
+        stepped = [name for name in comparison.figures if name not in solved]
+        if not stepped:
+            return (
+                "Every method was solved to its optimum; L2 weights were chosen on held-out rows."
+            )
+        who = f"{listed(stepped)}:" if solved else "Every method was"
+        return f"{who} trained with the recipe as given; no learning rate or option was tuned."
     return (
         f"Each method had {tries} tries on the first seed, the recipe as given among them; the "
         "best on validation was trained on every seed."
