@@ -409,7 +409,8 @@ class _Free:
         self, names: Sequence[str], phrase: str = "", clear: bool = True, every: bool = False
     ) -> RoleChoice:
         """Return the choice that each of these columns is a label of its own."""
-        out = tuple(name for name in self.columns if name not in {*names})
+        labels = {*names}
+        out = tuple(name for name in self.columns if name not in labels)
         chosen = TableOptions(one_hot=tuple(names)) if every else TableOptions(ignore=out or None)
         places = [self.columns[name].place for name in names]
         at = f"column {places[0]}"
@@ -647,7 +648,8 @@ def _block_roles(free: _Free, block: Sequence[str], as_written: bool = False) ->
     unsure = [n for n in block if len(n) > 1 and levels[n] and not as_written]
     unsure += [*_saying_none(block), *_other_words(columns, block)]
     unsure = list(dict.fromkeys(unsure))
-    plain = [name for name in kinds if not levels[name] and name not in block]
+    states = {*block}
+    plain = [name for name in kinds if not levels[name] and name not in states]
     texts = [name for name in plain if kinds[name] == "labels"]
     texts += [n for n, k in kinds.items() if k == "lists"]
     numbers = [
@@ -662,7 +664,8 @@ def _block_roles(free: _Free, block: Sequence[str], as_written: bool = False) ->
     if not open_columns:
         found = [free.block(sure, _left_out(texts), clear=not texts)]
     else:
-        every = [name for name in columns if name in {*labels, *open_columns}]
+        labels |= {*open_columns}
+        every = [name for name in columns if name in labels]
         too = f"labels too: {listed([*map(repr, open_columns)], 5)}"
         found = [
             free.block(sure, _left_out([*open_columns, *texts]), clear=False),
