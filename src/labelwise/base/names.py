@@ -72,6 +72,11 @@ class Names(Sequence[str]):
         return np.unique(codes, return_index=True)[1][codes]
 
     def first_repeat(self) -> tuple[int, int] | None:
+        import pyarrow.compute as pc
+
+        before, after = self.arrow.slice(0, max(len(self) - 1, 0)), self.arrow.slice(1)
+        if pc.all(pc.less(before, after), skip_nulls=False).as_py():  # sorted, as most tables are
+            return None
         codes = self.codes()  # in the order in which texts come for the first time
         again = codes[1:] <= np.maximum.accumulate(codes)[:-1]
         if not again.any():

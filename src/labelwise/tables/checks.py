@@ -30,6 +30,7 @@ from labelwise.pictures.memory import ArrayImages, BytesImages, FeatureRows
 from labelwise.pictures.multiband import is_band_folder
 from labelwise.pictures.sources import CropImages, FileImages, ImageSource, JoinedImages, SpanImages
 from labelwise.pictures.transform import Bands
+from labelwise.tables.columns import may_hold
 from labelwise.tables.table import LabelSets, LabelTable, SoftLabels
 from labelwise.types import LabelSpace
 
@@ -400,7 +401,8 @@ def check_table(
 def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
     names = Names(table.ids)
     # One file has one name: './' and '//' are resolved.
-    if pc.any(pc.match_substring_regex(names.arrow, r"(^|/)\.{0,2}/|/$")).as_py():
+    ends = (pc.starts_with(names.arrow, "/"), pc.ends_with(names.arrow, "/"))
+    if may_hold(names.arrow, "//", "./") or any(pc.any(end).as_py() for end in ends):
         names = Names(name if is_uri(name) else posixpath.normpath(name) for name in names)
     if names.first_repeat() is None:
         return table

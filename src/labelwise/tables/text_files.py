@@ -181,7 +181,8 @@ def _looked_at(plain: TextFile, name: str) -> TextFile | None:
             lines += block.count(b"\n")
             marks |= {mark for mark in plain.marks if mark.encode() in block}
             try:
-                decoder.decode(block) if is_utf8 else None
+                if is_utf8 and not (block.isascii() and not decoder.getstate()[0]):
+                    decoder.decode(block)
             except UnicodeDecodeError:
                 is_utf8 = False
     whole = is_utf8 and not decoder.getstate()[0]
