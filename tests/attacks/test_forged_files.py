@@ -86,6 +86,7 @@ from labelwise.tables.rows import parse_xml
 from labelwise.taxonomy import Taxonomy
 from labelwise.training.checkpoint import load_latest
 from labelwise.training.checkpoint import save as save_checkpoint
+from labelwise.training.solved import contents_of
 from labelwise.types import LabelSpace
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
@@ -712,6 +713,7 @@ READERS = {
     "model.json": ModelSpec.load,
     "settings.yaml": lambda path: RunFolder(path.parent).settings,
     "plan.yaml": read_yaml,
+    "contents.json": lambda path: contents_of(SimpleNamespace(checkpoint=path.parent)),
     "metrics.jsonl": lambda path: Journal(path).read(),
     "model.onnx": content_of,
     "evaluation.json": Evaluation.load,

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -103,6 +105,20 @@ def test_a_dry_run_writes_nothing(immich, tag):
     immich.asked.clear()
     assert "dry run, nothing was written" in tag("--undo", "--dry-run")
     assert changes(immich) == []
+
+
+def test_what_is_named_next_runs_as_it_is_printed(library, immich, tmp_path):
+    """A key of a file is named again; after a dry run the tags are written, then taken out."""
+    (key := tmp_path / "my key").write_text(immich.key)
+    words = ["tag", library / "index", "--immich", immich.address, "--immich-key-file", key]
+    words.append("--dry-run")
+    given = []
+    for _ in range(3):
+        output = must_run(*words).output
+        given.append(sum(map(len, immich.tagged.values())))
+        words = shlex.split(re.search("Next: labelwise (.*)", output)[1]) if len(given) < 3 else []
+    assert given[0] == given[2] == 1  # the person's own
+    assert given[1] > 1
 
 
 def test_mistakes_get_one_sentence(immich, tag, monkeypatch):

@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 import typer.main
 from search_setup import save_model, twelve_photos
-from typed import run
+from typed import must_run, run
 
 from labelwise.cli.app import app
+from labelwise.decide import Promise
+from labelwise.photos import Index
+from labelwise.photos.lists import keep_receipt
+from labelwise.queries import Query
 
 FILES = {  # in the place of words in capitals
     "FOLDER": "'fitted again'",
@@ -89,7 +93,7 @@ def parsed(line):
     group.make_context(name, words)
 
 
-def answered(line):
+def answered(line, answer):
     """Fill the questions of a table that a line gives back."""
     words = shlex.split(line)
     path = Path(words[words.index("--answers") + 1]) if "--answers" in words else None
@@ -99,10 +103,10 @@ def answered(line):
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
-            writer.writerows(row | {"answer": "yes"} for row in rows)
+            writer.writerows(row | {"answer": answer} for row in rows)
 
 
-def follow(*first):
+def follow(*first, answer="yes"):
     """Run commands and all that they name as next ones; return the lines that ran."""
     waiting, done = list(first), []
     while waiting and len(done) < MOST:
@@ -112,7 +116,7 @@ def follow(*first):
         if NOT_HERE.search(line):
             parsed(line)
             continue
-        answered(line)
+        answered(line, answer)
         result = run(*shlex.split(line)[1:], input="s\n" * 9)
         # Where nothing can be estimated, no list is shown: a way on is named instead.
         unmeasured = " --wrong-about " in line and "No estimate" in result.output
@@ -162,6 +166,28 @@ def test_what_is_named_about_photos_runs(folder):
         "labelwise label 'my index' 'my photos/0.png' dog",
     )
     assert {line.split()[1] for line in lines} >= {"count", "audit", "label"}
+
+
+def test_what_is_named_about_lists_with_a_guarantee_runs(folder):
+    save_model(folder / "my run")
+    must_run("index", "my photos", "--model", "my run", "-o", "my index")
+    said = ("list", 0.5, 0.95, 400, 50, 0.95, "held-out photos", "2026-01-01", "exact")
+    with Index(folder / "my index") as index:
+        rows = np.arange(len(index))
+        promise = Promise(*said, kind="sure", listed=len(rows))
+        keep_receipt(index, Query.parse("dog", index.space), promise, rows, "someone")
+    lines = follow("labelwise audit 'my index'")
+    assert lines[1:] == [
+        "labelwise audit 'my index' --ask 30 -o questions.csv",
+        "labelwise audit 'my index' --answers questions.csv",
+    ]
+
+
+def test_what_is_named_about_wrong_tags_runs(folder):
+    """Every answer is no: nothing is guaranteed, so lower levels are named until none is left."""
+    first = "labelwise audit 'my photos.csv' --photos . --csv 'a b.csv' -o 'my audit'"
+    lines = follow(first, answer="no")
+    assert any(" --right-at-least 0.8" in line for line in lines), lines
 
 
 def test_what_is_named_about_a_run_runs(folder):

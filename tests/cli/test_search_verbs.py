@@ -19,6 +19,7 @@ from typed import run
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models.run_folder import RunFolder
+from labelwise.photos.index import Index, IndexFacts
 from labelwise.photos.query import answer
 from labelwise.queries import Query, bind, calibrate_query
 from labelwise.tables import load
@@ -54,6 +55,20 @@ def test_an_index_of_no_photos_is_an_error(library, tmp_path):
     with pytest.raises(LabelwiseError, match=r"i\.index is an index of no photos: name a folder"):
         labelwise("index", tmp_path, "--model", library / "run", "-o", tmp_path / "i.index")
     assert labelwise("index", "-o", library / "photos.index")[1] == 0  # where nothing changed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("search", "dog"), ("count", "dog"), ("audit", "dog"), ("tag", "--xmp"), ("label", "next")],
+)
+def test_an_index_that_was_stopped_before_its_first_photo_answers_nothing(library, tmp_path, words):
+    """As a full disk leaves it: "about 0 of 0 photos match" would be no answer."""
+    place, model = tmp_path / "i.index", library / "run"
+    Index.create(place, RunFolder(model).spec, IndexFacts(model=str(model))).close()
+    verb, word = words
+    line = (verb, word, place) if verb == "label" else (verb, place, word)
+    with pytest.raises(LabelwiseError, match=r"i\.index holds no photo: indexing was stopped"):
+        labelwise(*line)
 
 
 def by_arrays(index, text):

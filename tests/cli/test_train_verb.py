@@ -282,6 +282,8 @@ def test_a_rule_that_cannot_be_fitted_leaves_a_model_and_the_next_command_anothe
     assert rule_of(out) == {"kind": "top-k", "k": 1}
     assert state(out) == before
     assert "epoch" not in printed
+    figures = json.loads((out / "evaluation.json").read_text())
+    assert figures["sets"]["rule"] in (out / "report.html").read_text()  # not the page of before
 
 
 def test_a_table_may_move_and_a_finished_run_says_that_its_data_changed(photos, tmp_path):

@@ -273,6 +273,8 @@ def _require_no_interval(index, out):
         assert refused.exit_code == 1, verb
         assert "its probabilities are a guess" in " ".join(refused.output.split()), verb
         assert f"Next: labelwise count {index} {name} --ask 30" in refused.output, verb
+    must_run("count", index, name, "--ask", "30", "-o", out / "questions.csv")
+    must_run("count", index, name, "--ask", "30", input="s\n")  # as it is printed
     page = (out / "page.html").read_text()
     assert f"those most like red first; {UNTESTED}" in page
     assert not re.search("95% interval|are calibrated for this query", page)

@@ -8,7 +8,8 @@
 was asked. ``why`` says how the question came about: ``correction``, ``label``, ``review``,
 ``audit``, ``list``, ``count``. A sampled question has a ``draw`` and may have a ``weight``. Each
 line ends with a checksum of itself and of all lines before it, so a line that was taken out or put
-in is noticed; lines of version 0.3 have checksums of themselves alone. A file with another first
+in is noticed, unless no line comes after it: see :meth:`AnswerLog.mark`. Lines of version 0.3 have
+checksums of themselves alone. A file with another first
 line is never written to.
 
 An append costs the same however long the log is. It holds a file lock, and is on the disk before it

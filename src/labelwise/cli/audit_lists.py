@@ -47,6 +47,7 @@ def check_list(
 ) -> None:
     """Ask about photos of the list of a query, a text or an album, until it can be guaranteed."""
     with Index(place) as index:
+        index.require_photos()
         caution(model_changed(index))
         options: dict[str, Any] = {"wrong_at_most": wrong_at_most, "who": who}
         options["confidence"] = confidence

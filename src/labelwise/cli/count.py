@@ -132,6 +132,7 @@ def count(
         refuse("it is for answered photos: draw some with --ask 150", *OF_ANSWERS)
     groups, named = PhotoGroups(column, table), quoted(place, query)
     with Index(place) as index:
+        index.require_photos()
         asked = Query.parse(query, index.space, index.taxonomy)
         if answers is not None:
             told = read_answers(Path(answers))

@@ -174,6 +174,7 @@ def _next(folder: Path, order: str, top: int, labels: list[str] | None, as_json:
     if by not in ORDERS:
         raise SettingsError(f"--order must be one of {', '.join(ORDERS)}, got {order!r}")
     with Index(folder) as index:
+        index.require_photos()
         asked = questions(index, by, top, labels)
         paths = index.store.paths_of(question.row for question in asked)
     rows = []

@@ -147,6 +147,7 @@ def search(
         if unreadable:
             show_table(("file", "reason"), opened.store.unreadable())
             return
+        opened.require_photos()
         changed = model_changed(opened)
         caution(changed)
         shown = PrintedPhotos(as_json, paths_only, null)

@@ -11,7 +11,7 @@ import typer
 from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
 from labelwise.cli.arguments import Confidence, DryRun, Undo, WrongAtMost, option
-from labelwise.cli.command import app, refuse, verb
+from labelwise.cli.command import app, as_typed, refuse, verb
 from labelwise.cli.options import read_secret
 from labelwise.cli.text import (
     caution,
@@ -126,6 +126,7 @@ def tag(
             if undo:
                 writing.take_out(index.store)
             else:
+                index.require_photos()
                 found = tags_of(index, promised.rule(index))
                 by_path = ((index.store.paths_of([row])[row], words) for row, words in found)
                 writing.write(index.store, by_path, index.photos)
@@ -252,7 +253,8 @@ def _tag_immich(
     say(f"{_unwritten(dry_run)}Immich: {tags} given, {sum(taken.values()):,} taken away")
     if missing:
         say(f"{counted(missing, 'photo')} with labels are not among its uploaded photos")
-    next_steps(f"tag {quoted(folder)} --immich {quoted(address)} --undo")
+    again = as_typed("immich_key_file") + " --undo" * (not dry_run)
+    next_steps(f"tag {quoted(folder)} --immich {quoted(address)}{again}")
 
 
 def _unwritten(dry_run: bool) -> str:

@@ -243,6 +243,11 @@ class RunFolder:
             raise CheckpointError(f"{self.path} has no evaluation.json; give a finished run")
         return Evaluation.load(self.evaluation_path)
 
+    def measured(self, evaluation: "Evaluation") -> None:
+        """Write the figures; the page that shows others goes, and is written again."""
+        self.report.unlink(missing_ok=True)
+        evaluation.save(self.evaluation_path)
+
     def size_note(self, chosen: float) -> str:
         """Say that photos got far more or fewer labels than those of the test have, "" if not."""
         try:  # read as it is: its own class takes as long to import as a photo to answer for

@@ -226,6 +226,14 @@ class Index(AbstractContextManager["Index", None]):
     def __len__(self) -> int:
         return self.store.rows
 
+    def require_photos(self) -> None:
+        """Raise if no photo is known: "0 of 0 photos match" would sound like an answer."""
+        if not len(self):
+            raise DataError(
+                f"{self.folder} holds no photo: indexing was stopped before it wrote the first, or "
+                f"found none; run `labelwise index FOLDER -o {self.folder}` again"
+            )
+
     def bound(self, query: Query) -> BoundQuery:
         """Return a query over this index's columns; one that no photo can answer is an error."""
         bound = bind(query, self.space, self.query_taxonomy, self.spec.exclusive)

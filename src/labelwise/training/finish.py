@@ -123,7 +123,7 @@ class Finish:
             curves=True,
             notes=self.notes,
         )
-        evaluation.save(training.run.evaluation_path)
+        training.run.measured(evaluation)
         return evaluation
 
     def _known(self, rows: Predictions) -> Mask | None:

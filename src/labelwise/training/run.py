@@ -97,7 +97,7 @@ def tried(settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> Evalu
     evaluation, sentences = effort.run.evaluation, "; ".join(effort.sentences)
     note = f"Tried, by mAP on validation: {sentences}. Kept: {effort.words}. {stopped}"
     evaluation = replace(evaluation, notes=(*evaluation.notes, note))
-    evaluation.save(run.evaluation_path)
+    run.measured(evaluation)
     return evaluation
 
 

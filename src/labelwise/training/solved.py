@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelwise.base.allocator import memory_bytes
 from labelwise.base.arrays import to_numpy
 from labelwise.base.convex import ConvexLoss
-from labelwise.base.files import replacing
+from labelwise.base.files import MOST_FACTS, read_regular, replacing
 from labelwise.base.progress import Watch
 from labelwise.decide import Rule, Threshold
 from labelwise.errors import ImageError
@@ -131,7 +131,7 @@ class EyeSource(FeatureSource):
 def contents_of(run: RunFolder) -> Mapping[str, Any] | None:
     """Return the hashes of what a solved run was made from, None where it has none."""
     try:
-        stated = json.loads((run.checkpoint / CONTENTS_FILE).read_text(encoding="utf-8"))
+        stated = json.loads(read_regular(run.checkpoint / CONTENTS_FILE, MOST_FACTS)[0])
     except (OSError, ValueError):
         return None
     return stated if isinstance(stated, dict) else None
