@@ -50,7 +50,7 @@ from labelwise.learn.methods import HEADS, LINKS, RULES
 from labelwise.links import Sigmoid
 from labelwise.models.answer_files import NOT_FINITE
 from labelwise.models.graph_file import Facts, features_of, read_model, sealed
-from labelwise.models.graph_links import RULE_OPS, Graph, default_thresholds, write_link, write_rule
+from labelwise.models.graph_links import Graph, default_thresholds, write_link, write_rule
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.graph_writer import assemble, write_resize
 from labelwise.models.loading import caution_of
@@ -72,7 +72,7 @@ def test_everything_in_the_catalogues_is_tried():
     for pair in (CALIBRATORS, [*BASE_LINKS, "nothing"]):
         assert all(any(name in made.split(" of ") for made in FITTED_LINKS) for name in pair)
     assert set(LINKS) == {link.kind for link in (*BASE_LINKS.values(), *FITTED_LINKS.values())}
-    assert set(RULE_OPS) == set(RULES) == {rule.kind for rule in rules().values()}
+    assert set(RULES) == {rule.kind for rule in rules().values()}
 
 
 def facts(model, **change):

@@ -29,11 +29,11 @@ class Symbol(NDArrayOperatorsMixin, ABC):
     """An array that stands for values computed elsewhere, which NumPy's functions take too."""
 
     @abstractmethod
-    def search_rows(self, knots: Any) -> Any:
+    def search_rows(self, knots: np.ndarray) -> "Symbol":
         """Return :func:`search_rows` of itself."""
 
     @abstractmethod
-    def taken_from(self, table: Any) -> Any:
+    def taken_from(self, table: np.ndarray) -> "Symbol":
         """Return the numbers of a table (M,) that it is the places of."""
 
 

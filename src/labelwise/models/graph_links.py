@@ -3,21 +3,25 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, zip_longest
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from labelwise.base.array_api import Symbol
 from labelwise.base.arrays import Values
 from labelwise.decide import Rule
+from labelwise.decide.rules import AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents
 from labelwise.errors import SettingsError
 from labelwise.links import Link
 
 Value = str  # the name of a tensor of the graph
-Constant = float | int | Sequence[Any] | Values
+Constant = float | Sequence["Constant"] | Values
 
-Typed = tuple[Any, ...] | ValueInfoProto  # the name, type and sides of a value
+Side = int | str | None
+Typed = tuple[str, str, *tuple[Side, ...]] | ValueInfoProto  # the name, type and sides of a value
 
 
 def _kind(dtype: str) -> int:
@@ -43,7 +47,9 @@ class Graph:
     def __init__(self, outer: "Graph | None" = None) -> None:
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
-        self._made: dict[Any, Any] = {}  # what is written twice is one node
+        # What is written twice is one node.
+        self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], Value] = {}
+        self._results: dict[tuple[str, ...], list[Value]] = {}
         self._scope: list[str] = outer._scope if outer else []
         self._count: Iterator[int] = outer._count if outer else count()
 
@@ -60,29 +66,34 @@ class Graph:
         """Return a constant tensor; Python floats are float64 and integers int64."""
         array = np.array(value, dtype=dtype, order="C")
         key = array.dtype, array.shape, array.tobytes()
-        if key not in self._made:
-            self._made[key] = self.name("constant")
-            self.constants.append(numpy_helper.from_array(array, self._made[key]))
-        return str(self._made[key])
+        if key not in self._constants:
+            self._constants[key] = self.name("constant")
+            self.constants.append(numpy_helper.from_array(array, self._constants[key]))
+        return self._constants[key]
 
-    def op(self, kind: str, *inputs: Value | Constant, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; return the name of its output, or a tuple of names if it has several."""
+    def op(self, kind: str, *inputs: Value | Constant, **attributes: Any) -> Value:
+        """Add a node; return the name of its output."""
+        return self.ops(kind, *inputs, outputs=1, **attributes)[0]
+
+    def ops(
+        self, kind: str, *inputs: Value | Constant, outputs: int, **attributes: Any
+    ) -> list[Value]:
+        """Add a node of several outputs; return their names."""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
-        key = kind, *names, outputs, repr(attributes)
+        key = (kind, *names, repr(attributes))
         bodies = any(isinstance(value, GraphProto) for value in attributes.values())
-        if bodies or key not in self._made:
-            results = [self.name(kind) for _ in range(outputs)]
+        if bodies or key not in self._results:
+            self._results[key] = results = [self.name(kind) for _ in range(outputs)]
             node = helper.make_node(kind, names, results, name=self.name(kind), **attributes)
             self.nodes.append(node)
-            self._made[key] = results[0] if outputs == 1 else tuple(results)
-        return self._made[key]
+        return self._results[key]
 
     def named(self, value: Value, name: str) -> Value:
         self.nodes.append(helper.make_node("Identity", [value], [name], name=self.name(name)))
         return name
 
     def cast(self, value: Value, dtype: str) -> Value:
-        return str(self.op("Cast", value, to=_kind(dtype)))
+        return self.op("Cast", value, to=_kind(dtype))
 
     def body(self, name: str, inputs: list[Typed], outputs: list[Typed]) -> GraphProto:
         ends = [
@@ -98,7 +109,7 @@ class Graph:
     # Elementary functions, each of float64 values.
 
     def where(self, condition: Value, yes: Value | float, no: Value | float) -> Value:
-        return str(self.op("Where", condition, yes, no))
+        return self.op("Where", condition, yes, no)
 
     def log1p(self, x: Value) -> Value:
         one_more = self.op("Add", x, 1.0)
@@ -131,7 +142,7 @@ class Graph:
     def clip(self, x: Value, low: float | None, high: float | None) -> Value:
         if low is not None:
             x = self.op("Max", x, low)
-        return x if high is None else str(self.op("Min", x, high))
+        return x if high is None else self.op("Min", x, high)
 
 
 # Every rule of the catalogue as ONNX operators: probabilities (N, K) to label sets (N, K).
@@ -153,22 +164,30 @@ def default_thresholds(rule: Rule, num_labels: int) -> np.ndarray | None:
 
 def write_rule(g: Graph, rule: Rule, probs: Value, thresholds: Value | None) -> Value:
     """Write a rule on float64 probabilities; return the boolean label sets."""
-    if rule.kind not in RULE_OPS:
-        raise SettingsError(f"the rule {rule.kind!r} cannot be written as ONNX operators")
     with g.part(rule.kind):
-        return RULE_OPS[rule.kind](g, rule, probs, thresholds)
-
-
-def _threshold(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
-    if thresholds is None:
-        raise ValueError("a threshold rule needs an input for its thresholds")
-    return str(g.op("GreaterOrEqual", probs, thresholds))
+        match rule:
+            case Threshold():
+                if thresholds is None:
+                    raise ValueError("a threshold rule needs an input for its thresholds")
+                return g.op("GreaterOrEqual", probs, thresholds)
+            case TopK():
+                return _top_k(g, rule.k, probs)
+            case AtMost():
+                chosen = write_rule(g, rule.rule, probs, thresholds)
+                return g.op("And", chosen, _top_k(g, rule.k, probs))
+            case WithParents():
+                return _with_parents(g, rule, write_rule(g, rule.rule, probs, thresholds))
+            case OnePerGroup():
+                return _one_per_group(g, rule, probs, write_rule(g, rule.rule, probs, thresholds))
+            case ExpectedF():
+                return _expected_f(g, rule.beta, probs)
+    raise SettingsError(f"the rule {rule.kind!r} cannot be written as ONNX operators")
 
 
 def _ranked(g: Graph, probs: Value) -> tuple[Value, Value]:
     """Write the probabilities from largest to least, and their columns; ties keep their order."""
     labels = g.op("Slice", g.op("Shape", probs), [-1], [2**31], [0])
-    ranked, order = g.op("TopK", probs, labels, axis=-1, largest=1, sorted=1, outputs=2)
+    ranked, order = g.ops("TopK", probs, labels, axis=-1, largest=1, sorted=1, outputs=2)
     return ranked, order
 
 
@@ -180,18 +199,12 @@ def _first(g: Graph, probs: Value, order: Value, sizes: Value) -> Value:
     return g.cast(g.op("ScatterElements", nowhere, order, chosen, axis=-1), "bool")
 
 
-def _top_k(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
+def _top_k(g: Graph, k: int, probs: Value) -> Value:
     _, order = _ranked(g, probs)
-    return _first(g, probs, order, g.constant([[rule.k]]))
+    return _first(g, probs, order, g.constant([[k]]))
 
 
-def _at_most(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
-    chosen = write_rule(g, rule.rule, probs, thresholds)
-    return str(g.op("And", chosen, _top_k(g, rule, probs, None)))
-
-
-def _with_parents(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
-    sets = write_rule(g, rule.rule, probs, thresholds)
+def _with_parents(g: Graph, rule: WithParents, sets: Value) -> Value:
     columns = np.arange(len(rule.parents))
     for parent in rule.tree.parents_upward:
         any_below = g.cast(g.op("Gather", sets, rule.tree.below(parent), axis=-1), "int64")
@@ -200,8 +213,7 @@ def _with_parents(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -
     return sets
 
 
-def _one_per_group(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
-    sets = write_rule(g, rule.rule, probs, thresholds)
+def _one_per_group(g: Graph, rule: OnePerGroup, probs: Value, sets: Value) -> Value:
     for group in (*rule.exactly_one, *rule.at_most_one):
         columns = list(group)
         best = g.op("ArgMax", g.op("Gather", probs, columns, axis=-1), axis=-1, keepdims=1)
@@ -217,10 +229,10 @@ def _one_per_group(g: Graph, rule: Any, probs: Value, thresholds: Value | None) 
 def _with(g: Graph, law: Value, p: Value) -> Value:
     """Write the law (N, M) of a count and one more label of probability ``p`` (N, 1)."""
     shifted = g.op("Slice", g.op("Pad", law, [0, 1, 0, 0], 0.0), [0], [-1], [-1])
-    return str(g.op("Add", g.op("Mul", law, g.op("Sub", 1.0, p)), g.op("Mul", shifted, p)))
+    return g.op("Add", g.op("Mul", law, g.op("Sub", 1.0, p)), g.op("Mul", shifted, p))
 
 
-def _expected_f(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
+def _expected_f(g: Graph, beta: float, probs: Value) -> Value:
     ranked, order = _ranked(g, probs)
     columns = g.op("Unsqueeze", g.op("Transpose", ranked, perm=[1, 0]), [-1])  # (K, N, 1)
     labels = g.op("Gather", g.op("Shape", columns), 0)
@@ -232,10 +244,10 @@ def _expected_f(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> 
     tails = _tails(g, columns, nothing)  # (K + 1, N, M), from all labels to none
     # No label chosen: right if there is none.
     alone = g.op("Slice", g.op("Gather", tails, 0), [0], [1], [-1])
-    body = _one_more_label(g, rule.beta, columns, tails, g.cast(counts, "float64"), mean)
+    body = _one_more_label(g, beta, columns, tails, g.cast(counts, "float64"), mean)
     none = g.cast(g.op("Mul", mean, 0.0), "int64")
     go = g.constant(True, "bool")
-    _, _, sizes = g.op("Loop", labels, go, nothing, alone, none, body=body, outputs=3)
+    _, _, sizes = g.ops("Loop", labels, go, nothing, alone, none, body=body, outputs=3)
     return _first(g, probs, order, sizes)
 
 
@@ -248,7 +260,7 @@ def _law_length(g: Graph, mean: Value, labels: Value) -> Value:
     most = g.op("ReduceMax", mean, keepdims=0)
     spread = g.op("Sqrt", g.op("Add", g.op("Mul", most, float(DROPPED)), third**2))
     longest = g.cast(g.op("Ceil", g.op("Add", most, g.op("Add", spread, third))), "int64")
-    return str(g.op("Add", g.op("Min", longest, labels), 1))
+    return g.op("Add", g.op("Min", longest, labels), 1)
 
 
 def _one_more_label(
@@ -292,7 +304,7 @@ def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
         [("ef_law", *sides), ("ef_p", "float64", None, 1)],
         [(longer, *sides), (inner.named(longer, "ef_laws"), *sides)],
     )
-    _, laws = g.op(
+    _, laws = g.ops(
         "Scan",
         nothing,
         columns,
@@ -302,28 +314,25 @@ def _tails(g: Graph, columns: Value, nothing: Value) -> Value:
         body=body,
         outputs=2,
     )
-    return str(g.op("Concat", laws, g.op("Unsqueeze", nothing, [0]), axis=0))
+    return g.op("Concat", laws, g.op("Unsqueeze", nothing, [0]), axis=0)
 
 
-RULE_OPS: dict[str, Callable[[Graph, Any, Value, Value | None], Value]] = {
-    "at-most": _at_most,
-    "threshold": _threshold,
-    "top-k": _top_k,
-    "expected-f": _expected_f,
-    "with-parents": _with_parents,
-    "one-per-group": _one_per_group,
-}
+Column = int | slice | Sequence[int] | None
+Rows = EllipsisType | slice
 
 
 class Traced(Symbol):
     """An array (..., K) of a graph: NumPy's functions write nodes instead of computing."""
 
-    def __init__(self, g: Graph, value: Value, shape: tuple[int, ...], dtype: Any) -> None:
-        self.g, self.value, self.shape, self.dtype = g, value, shape, np.dtype(dtype)
+    def __init__(self, g: Graph, value: Value, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self.g, self.value, self.shape = g, value, shape
+        self.dtype: np.dtype = np.dtype(dtype)
 
     device = "cpu"
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: "Operand", **options: object
+    ) -> object:
         if ufunc not in UFUNCS or method != "__call__" or options:
             return NotImplemented
         kind = np.result_type(*(x.dtype for x in inputs if isinstance(x, Traced)))
@@ -331,20 +340,28 @@ class Traced(Symbol):
         result, shape = UFUNCS[ufunc](self.g, *values), _broadcast(*map(_shape, inputs))
         return self._new(result, shape, bool if ufunc in COMPARES else kind)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+    def __array_function__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: "tuple[Traced, ...]",
+        options: dict[str, object],
+    ) -> object:
         own = getattr(self, f"_{function.__name__}", None)
         if own is None:  # ``np.max(x)`` is ``x.max()``
             own, args = getattr(args[0], function.__name__, None), args[1:]
         return NotImplemented if own is None else own(*args, **options)
 
-    def _new(self, value: Value, shape: tuple[int, ...], dtype: Any = None) -> "Traced":
+    def _new(
+        self, value: Value, shape: tuple[int, ...], dtype: DTypeLike | None = None
+    ) -> "Traced":
         return Traced(self.g, value, shape, self.dtype if dtype is None else dtype)
 
-    def _given(self, value: Any, dtype: Any = np.float64) -> Value:
+    def _given(self, value: "Operand", dtype: str = "float64") -> Value:
         return value.value if isinstance(value, Traced) else self.g.constant(value, dtype)
 
-    def _where(self, condition: Any, yes: Any, no: Any) -> "Traced":
-        values = self._given(condition, bool), self._given(yes), self._given(no)
+    def _where(self, condition: "Operand", yes: "Operand", no: "Operand") -> "Traced":
+        values = self._given(condition, "bool"), self._given(yes), self._given(no)
         shape = _broadcast(*map(_shape, (condition, yes, no)))
         return self._new(self.g.op("Where", *values), shape, np.float64)
 
@@ -355,7 +372,7 @@ class Traced(Symbol):
     def _zeros_like(self, array: "Traced") -> "Traced":
         return self._full_like(array, 0.0)
 
-    def _concatenate(self, parts: Any, axis: int) -> "Traced":
+    def _concatenate(self, parts: "Sequence[Traced]", axis: int) -> "Traced":
         parts = [part for part in parts if part.shape[-1]]
         whole = self.g.op("Concat", *(part.value for part in parts), axis=-1)
         return self._new(whole, (*self.shape[:-1], sum(part.shape[-1] for part in parts)))
@@ -366,24 +383,25 @@ class Traced(Symbol):
 
     def _sort(self, array: "Traced", axis: int) -> "Traced":
         count = [array.shape[-1]]
-        ranked, _ = self.g.op("TopK", array.value, count, axis=-1, largest=0, outputs=2)
+        ranked, _ = self.g.ops("TopK", array.value, count, axis=-1, largest=0, outputs=2)
         return array._new(ranked, array.shape)
 
-    def _searchsorted(self, edges: Any, array: "Traced") -> "Traced":
+    def _searchsorted(self, edges: np.ndarray, array: "Traced") -> "Traced":
         """Write how many of the rising ``edges`` (E,), or (..., E), lie below each number."""
         below = self.g.op("Greater", self.g.op("Unsqueeze", array.value, [-1]), edges)
         counted = self.g.op("ReduceSum", self.g.cast(below, "float32"), [-1], keepdims=0)
         # Summed as int64, OpenVINO 2026.4 errs on x86_64.
         return array._new(self.g.cast(counted, "int64"), array.shape, int)
 
-    def _take_along_axis(self, table: Any, index: "Traced", axis: int) -> Any:
+    def _take_along_axis(self, table: np.ndarray, index: "Traced", axis: int) -> "Traced":
         first = np.arange(len(table))[:, None] * table.shape[1]
-        return (index + first).taken_from(table.reshape(-1))
+        place: Traced = index + first
+        return place.taken_from(table.reshape(-1))
 
-    def taken_from(self, table: Any) -> "Traced":
+    def taken_from(self, table: np.ndarray) -> "Traced":
         return self._new(self.g.op("Gather", table, self.value), self.shape, table.dtype)
 
-    def search_rows(self, knots: Any) -> "Traced":
+    def search_rows(self, knots: np.ndarray) -> "Traced":
         return self._searchsorted(knots[:, None, :], self)
 
     def max(self, axis: int = -1, keepdims: bool = False) -> "Traced":
@@ -406,36 +424,34 @@ class Traced(Symbol):
     def cumsum(self, axis: int = -1) -> "Traced":
         return self._new(self.g.op("CumSum", self.value, len(self.shape) - 1), self.shape)
 
-    def clip(self, min: Any = None, max: Any = None) -> "Traced":
+    def clip(self, min: float | None = None, max: float | None = None) -> "Traced":
         ends = (None if end is None else self.dtype.type(end) for end in (min, max))
         return self._new(self.g.clip(self.value, *ends), self.shape)
 
-    def reshape(self, *shape: Any) -> "Traced":
-        sides = shape[0] if isinstance(shape[0], tuple) else shape
-        return self._new(self.g.op("Reshape", self.value, list(sides)), sides)
+    def reshape(self, *shape: int | tuple[int, ...]) -> "Traced":
+        sides = tuple(int(side) for side in np.hstack(shape))
+        return self._new(self.g.op("Reshape", self.value, sides), sides)
 
     T = property(
         lambda self: self._new(self.g.op("Transpose", self.value, perm=[1, 0]), self.shape[::-1])
     )
 
-    def __getitem__(self, key: Any) -> "Traced":
+    def __getitem__(self, key: tuple[Rows, Column] | tuple[Rows, Column, None]) -> "Traced":
         """Write some of the columns, which come after all rows: ``[..., columns]``."""
-        result, (columns, *new) = self, key[1:]
-        if columns is None:
-            new = [None]
-        elif isinstance(columns, slice):
+        result, columns = self, key[1]
+        if isinstance(columns, slice):
             start, end, _ = columns.indices(self.shape[-1])
             part = self.g.op("Slice", self.value, [start], [end], [-1])
             result = self._new(part, (*self.shape[:-1], end - start))
-        else:
+        elif columns is not None:
             index = np.asarray(columns, np.int64)
             gathered = self.g.op("Gather", self.value, index, axis=-1)
             result = self._new(gathered, (*self.shape[:-1], *index.shape))
-        if new:
+        if columns is None or len(key) == 3:
             return self._new(self.g.op("Unsqueeze", result.value, [-1]), (*result.shape, 1))
         return result
 
-    def __setitem__(self, key: Any, value: "Traced") -> None:
+    def __setitem__(self, key: tuple[Rows, slice | int], value: "Traced") -> None:
         _, columns = key
         if not isinstance(columns, slice):
             value, columns = value[..., None], slice(columns, columns + 1)
@@ -443,8 +459,11 @@ class Traced(Symbol):
         self.value = self._concatenate(parts, axis=-1).value
 
 
-def _shape(x: Any) -> tuple[int, ...]:
+def _shape(x: "Operand") -> tuple[int, ...]:
     return x.shape if isinstance(x, Traced) else np.shape(x)
+
+
+Operand = Traced | Values | float
 
 
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -457,7 +476,7 @@ def _node(kind: str) -> Callable[..., Value]:
 
 
 COMPARES = (np.equal, np.not_equal, np.less, np.greater, np.isfinite)
-UFUNCS: dict[Any, Callable[..., Value]] = {
+UFUNCS: dict[np.ufunc, Callable[..., Value]] = {
     np.absolute: _node("Abs"),
     np.add: _node("Add"),
     np.divide: _node("Div"),

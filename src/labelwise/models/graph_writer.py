@@ -81,16 +81,16 @@ def _turned(g: Graph, turn: Value, planes: Value, transform: Transform | None) -
     outputs = yes.op("Transpose", planes, perm=[0, 2, 1]), no.op("Identity", planes)
     turned, upright = ([(name, "uint8", 3, *sides)] for name in outputs)
     branches = yes.body("turned", [], turned), no.body("upright", [], upright)
-    return str(g.op("If", turn, then_branch=branches[0], else_branch=branches[1]))
+    return g.op("If", turn, then_branch=branches[0], else_branch=branches[1])
 
 
 def _resized(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns: _Axis) -> Value:
     if transform.interpolation == "nearest":
         taken = g.op("Gather", planes, _nearest(g, rows, transform.size), axis=1)
-        return str(g.op("Gather", taken, _nearest(g, columns, transform.size), axis=2))
+        return g.op("Gather", taken, _nearest(g, columns, transform.size), axis=2)
     narrow = _scaled_across(g, transform, planes, columns)  # (3, H, size)
     turned = g.op("Transpose", narrow, perm=[0, 2, 1])
-    return str(g.op("Transpose", _scaled_across(g, transform, turned, rows), perm=[0, 2, 1]))
+    return g.op("Transpose", _scaled_across(g, transform, turned, rows), perm=[0, 2, 1])
 
 
 def _scaled(g: Graph, transform: Transform, height: Value, width: Value) -> tuple[Value, Value]:
@@ -99,7 +99,7 @@ def _scaled(g: Graph, transform: Transform, height: Value, width: Value) -> tupl
     short = floor(transform.size / transform.crop)
 
     def long(side: Value, other: Value) -> Value:
-        return str(g.op("Max", g.op("Div", g.op("Mul", side, short), other), short))
+        return g.op("Max", g.op("Div", g.op("Mul", side, short), other), short)
 
     # The shorter side's own quotient is exactly ``short``.
     least = g.op("Min", height, width)
@@ -124,7 +124,7 @@ def _nearest(g: Graph, axis: _Axis, size: int) -> Value:
     )
     start = g.op("Unsqueeze", axis.offset, [0])
     kept = g.op("Slice", g.op("CumSum", steps, 0), start, g.op("Add", start, size), [0])
-    return str(g.op("Min", g.cast(g.op("Floor", kept), "int64"), g.op("Sub", axis.length, 1)))
+    return g.op("Min", g.cast(g.op("Floor", kept), "int64"), g.op("Sub", axis.length, 1))
 
 
 def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -> Value:
@@ -146,7 +146,7 @@ def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -
     )
     always = g.constant(np.array(True))
     parts = g.op("Transpose", g.op("Loop", blocks, always, body=loop), perm=[1, 2, 0, 3])
-    return str(g.op("Slice", g.op("Reshape", parts, [3, 0, blocks * BLOCK]), [0], [size], [2]))
+    return g.op("Slice", g.op("Reshape", parts, [3, 0, blocks * BLOCK]), [0], [size], [2])
 
 
 def _weights(
@@ -172,8 +172,8 @@ def _weights(
     share = g.op("Div", weights, g.op("ReduceSum", weights, [1], keepdims=1))
     whole = g.op("Mul", share, BITS)
     size = g.op("Floor", g.op("Add", g.op("Abs", whole), 0.5))  # half away from zero
-    ends = (g.op("Unsqueeze", end_, [0]) for end_ in (start, end))
-    return (*ends, str(g.op("Mul", g.op("Sign", whole), size)))
+    first_of, end_of = g.op("Unsqueeze", start, [0]), g.op("Unsqueeze", end, [0])
+    return first_of, end_of, g.op("Mul", g.op("Sign", whole), size)
 
 
 def _filter(g: Graph, kind: str, x: Value) -> Value:
@@ -232,7 +232,7 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     batch = 1 if facts.input == "image" else "batch"
     outputs: list[Typed] = [("logits", "float32", batch, labels)]
     if facts.link is None:
-        _, order = g.op("TopK", "logits", [labels], axis=-1, outputs=2)
+        _, order = g.ops("TopK", "logits", [labels], axis=-1, outputs=2)
         g.named(order, "ranking")
         outputs.append(("ranking", "int64", batch, labels))
     else:
