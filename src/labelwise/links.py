@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from inspect import signature
 from math import isnan, log
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class Link(ABC):
         """Return (K,) numbers with ``p = sigma(slope v + offset)``, None for another curve."""
         return None
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         """Return the constructor's arguments as plain data (numbers, lists, nested links)."""
         given = {name: getattr(self, name) for name in signature(type(self)).parameters}
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in given.items()}
@@ -157,7 +157,7 @@ class WeightedSigmoid(OddsLink):
         own = self.log_weights if self.log_weights.size == 1 else self.log_weights[[column]]
         return WeightedSigmoid(np.exp(own).reshape(-1).tolist())
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return {"weights": np.exp(self.log_weights).tolist()}
 
 
@@ -251,7 +251,7 @@ class SPALink(SoftplusOddsLink):
         rise = softplus(-absent.k * (logits - absent.b))
         return at_zero - rise + softplus(present.k * (logits - present.b))
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return {"present": asdict(self.present), "absent": asdict(self.absent)}
 
 
@@ -299,7 +299,7 @@ class PhiLink(SoftplusOddsLink):
         rise = _log_h_of_probability(q, focusing.gamma_neg, full)
         return namespace(logits).where(above, rise - fall, float("-inf"))
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return asdict(self.focusing)
 
 
@@ -406,7 +406,7 @@ class QuasibinaryLink(Link):
         known = like(self.log_normalizer, double(probs))
         return safe_log(double(probs)) + like(0.0 if isnan(float(known)) else known, known)
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         value = float(self.log_normalizer)
         return {"log_normalizer": None if isnan(value) else value, "momentum": self.momentum}
 
@@ -542,7 +542,7 @@ def require_link(link: Link | None, method: str) -> Link:
     return link
 
 
-def made_from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
+def made_from_spec(spec: Mapping[str, object], kinds: Mapping[str, type[T]], what: str) -> T:
     """Return the link or rule that plain data describes, if all of its numbers are numbers."""
     try:
         require_finite(spec, what)
@@ -551,7 +551,7 @@ def made_from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: 
         raise SettingsError(f"the {what} cannot be made: {one_line_of(error)}") from None
 
 
-def _made(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
+def _made(spec: Mapping[str, object], kinds: Mapping[str, type[T]], what: str) -> T:
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
     if not isinstance(kind, str) or kind not in kinds:
         raise SettingsError(f"unknown {what} {kind!r:.60}{nearest(str(kind), kinds)}")

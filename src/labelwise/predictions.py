@@ -280,10 +280,10 @@ class PredictionsFacts(BaseModel):
 
     names: tuple[str, ...] = Field(strict=False)
     split: str
-    link: dict[str, Any] | None
+    link: dict[str, object] | None
 
 
-def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
+def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, object]]:
     """Return the table, which has these columns, and what its metadata states."""
     try:
         require_regular(path)
@@ -316,7 +316,7 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     return table, whole
 
 
-def _made_link(spec: dict[str, Any], names: Sequence[str]) -> "Link":
+def _made_link(spec: dict[str, object], names: Sequence[str]) -> "Link":
     """Return the link if it can be used with so many labels; one row is enough to see it."""
     from labelwise.calibration.auto import link_from_spec
     from labelwise.links import check_log_probs

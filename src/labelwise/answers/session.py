@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, get_args
+from typing import get_args
 
 from labelwise.answers.log import Answer, AnswerLog, Line, LoggedAnswer, Note, answered
 from labelwise.errors import DataError
@@ -25,7 +25,7 @@ from labelwise.errors import DataError
 HELD_SECONDS = 120.0  # that a question waits for the person who has it
 EACH_TAG = "*"  # in place of a label: the photo is asked about as a whole
 Key = tuple[str, str]  # photo, label
-Word = str | Mapping[str, Any]  # an answer; of a photo as a whole, what was said of it
+Word = str | Mapping[str, object]  # an answer; of a photo as a whole, what was said of it
 Assumed = Mapping[Key, str | None]  # answers that questions ahead are asked as if they were known
 
 

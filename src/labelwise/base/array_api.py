@@ -53,7 +53,7 @@ def namespace(array: object) -> Any:
     return torch_namespace
 
 
-def like(values: Any, array: A) -> A:
+def like(values: object, array: A) -> A:
     """Return numbers, an array or a tensor with the library, dtype and device of ``array``."""
     if is_tensor(array):
         import torch

@@ -132,7 +132,7 @@ LARGEST_WHOLE = 2**53  # float64 holds all up to it; from 2**63 on arrays refuse
 DEEPEST = 32
 
 
-def require_finite(value: Any, what: str) -> None:
+def require_finite(value: object, what: str) -> None:
     """Raise ValueError unless every number in plain data is finite; the error names its place.
 
     >>> require_finite({"slope": [1.0, float("nan")]}, "link")
@@ -150,7 +150,7 @@ def require_finite(value: Any, what: str) -> None:
             raise ValueError(f"every whole number of the {what} must be at most 2^53, got {got}")
 
 
-def require_numbers(value: Any, what: str) -> None:
+def require_numbers(value: object, what: str) -> None:
     """Raise TypeError where plain data has text, true or false: each can be read as a number.
 
     >>> require_numbers([0.5, "1e999"], "value")
@@ -163,7 +163,7 @@ def require_numbers(value: Any, what: str) -> None:
             raise TypeError(f"{what} must be numbers, got {leaf!r:.60}")
 
 
-def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(value: object) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield what plain data holds, each with its path, the last first; too deep, what is there."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while waiting:
@@ -175,7 +175,7 @@ def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield path, inner
 
 
-def require_as_stated(made: Any, stated: Any, what: str) -> None:
+def require_as_stated(made: object, stated: object, what: str) -> None:
     """Raise ValueError where a number or truth value was made of something else in plain data.
 
     >>> require_as_stated({"crop": float("inf")}, {"crop": "1e999"}, "transform")
@@ -201,7 +201,7 @@ def _at(place: tuple[str, ...]) -> str:
     return f" at {'.'.join(place)!r}" if place else ""
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, bool):
         return "true or false"
     return "a number" if isinstance(value, int | float) else "something else"

@@ -24,7 +24,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from labelwise.base.array_api import A, like, logsumexp, namespace, safe_log
-from labelwise.base.arrays import is_tensor
+from labelwise.base.arrays import Array, is_tensor
 
 L = TypeVar("L", bound="ConvexLoss[Any]")
 
@@ -105,12 +105,12 @@ class ConvexLoss(ABC, Generic[A]):
         return total.reshape(1, -1)
 
 
-def _entries(total: Any) -> Any:
+def _entries(total: A) -> A:
     """Return how many entries more each answer gets, whose entries have this total."""
     return QUARTER + (HALF - QUARTER) * like(total == 0, total)
 
 
-def _is_mask(values: Any) -> bool:
+def _is_mask(values: Array) -> bool:
     return "bool" in str(values.dtype)
 
 

@@ -34,7 +34,7 @@ def broadcast_rows(rows: Tensor) -> Tensor:
     return received
 
 
-def value_of_first(value: Any, device: torch.device) -> Any:
+def value_of_first(value: object, device: torch.device) -> Any:
     """Return the value of the first process, which JSON must be able to hold."""
     if world_size() == 1:
         return value

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from glob import escape
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from labelwise.errors import LabelwiseError
 
@@ -29,6 +29,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+
+T = TypeVar("T")
 
 SECONDS_BETWEEN_TRIES = 0.1
 SUM = "sha256"  # the entry of an object that holds the sum of the others
@@ -171,22 +173,22 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def summed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def summed(facts: Mapping[str, object]) -> dict[str, object]:
     """Return an object with its checksum as its last entry."""
     return {**facts, SUM: _digest(facts)}
 
 
-def without_sum(facts: Mapping[str, Any]) -> dict[str, Any] | None:
+def without_sum(facts: Mapping[str, T]) -> dict[str, T] | None:
     """Return an object without its checksum, None if that is wrong."""
     rest = {name: value for name, value in facts.items() if name != SUM}
     if SUM in facts:
         return rest if facts[SUM] == _digest(rest) else None
-    *others, last = [("", None), *rest.items()]
-    is_renamed = last[1] == _digest(dict(others[1:]))  # a flipped bit is in the name of the sum
+    *others, last = rest.items() or [("", None)]
+    is_renamed = last[1] == _digest(dict(others))  # a flipped bit is in the name of the sum
     return None if is_renamed else rest
 
 
-def _digest(facts: Mapping[str, Any]) -> str:
+def _digest(facts: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -4,7 +4,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -29,7 +29,7 @@ class Watch(ABC):
     def finish(self) -> None:  # noqa: B027
         pass
 
-    def epoch(self, record: Mapping[str, Any], epochs: int) -> None:
+    def epoch(self, record: Mapping[str, object], epochs: int) -> None:
         """An epoch is over; ``record`` is its line of metrics.jsonl."""
         figures = [f"loss {record['epoch_loss']:.4f}"]
         for key, value in record.items():
@@ -100,8 +100,15 @@ class Bars(Watch):
 
     def start(self, task: str, total: int, done: int = 0) -> None:
         self._progress.start()
-        facts: dict[str, Any] = {"description": task, "total": total, "completed": done}
-        self._progress.reset(self._task, **facts, visible=True, rate="", loss="")
+        self._progress.reset(
+            self._task,
+            total=total,
+            completed=done,
+            visible=True,
+            description=task,
+            rate="",
+            loss="",
+        )
 
     def advance(self, images: int) -> None:
         speed = self._progress.tasks[0].speed

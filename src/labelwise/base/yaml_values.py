@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -17,7 +16,7 @@ class _Loader(yaml.SafeLoader):
     Aliases are refused: nine lines of them can stand for a billion values.
     """
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.YAMLError(f"the alias *{event.anchor} is not allowed; write its value out")
@@ -38,7 +37,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+def parse_assignments(assignments: Iterable[str]) -> dict[str, object]:
     """Return the values of ``a.b=c`` texts, read as YAML."""
     values = {}
     for text in assignments:
@@ -55,7 +54,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def nested(
+    values: Mapping[str, object], within: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """Return dotted keys as mappings in mappings, laid over those there are."""
     merged = dict(within or {})
     for key, value in values.items():
@@ -63,13 +64,13 @@ def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -
         place = merged
         for parent in parents:
             inner = place.get(parent)
-            place[parent] = dict(inner) if isinstance(inner, Mapping) else {}
-            place = place[parent]
+            below: dict[str, object] = dict(inner) if isinstance(inner, Mapping) else {}
+            place[parent] = place = below
         place[last] = value
     return merged
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> dict[str, object]:
     """Return the keys and values of a file, or raise SettingsError."""
     try:
         content, _ = read_regular(file, MOST_FACTS)
@@ -89,7 +90,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     return values
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -98,7 +99,7 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, list) else value
 
 
-def short_value(value: Any) -> str:
+def short_value(value: object) -> str:
     """Return a value as one line of an error, cut off where it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -12,7 +12,6 @@ one is better by more than one standard error. Those that draw steps need 100 en
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -242,7 +241,7 @@ LINKS: dict[str, type[Link]] = {
 }
 
 
-def link_to_spec(link: Link) -> dict[str, Any]:
+def link_to_spec(link: Link) -> dict[str, object]:
     """Return a link as plain data, nested links included."""
     spec = {
         key: link_to_spec(value) if isinstance(value, Link) else value
@@ -251,6 +250,6 @@ def link_to_spec(link: Link) -> dict[str, Any]:
     return {"kind": link.kind, **spec}
 
 
-def link_from_spec(spec: Mapping[str, Any]) -> Link:
+def link_from_spec(spec: Mapping[str, object]) -> Link:
     """Return the link that ``link_to_spec`` described."""
     return made_from_spec(spec, LINKS, "link")

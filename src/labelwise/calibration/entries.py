@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
-from typing import Any, ClassVar, TypeVar, Union
+from typing import ClassVar, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class OnLogOdds(Link):
         inner = None if self.link is None else self.link.of_label(column)
         return type(self)(link=inner, limit=self.limit, **self.numbers_of(column))
 
-    def numbers_of(self, column: int) -> dict[str, Any]:
+    def numbers_of(self, column: int) -> dict[str, object]:
         values = {name: np.reshape(getattr(self, name), -1) for name in self.numbers}
         return {name: float(own[column if own.size > 1 else 0]) for name, own in values.items()}
 

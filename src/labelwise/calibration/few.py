@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,7 +239,7 @@ class AveragedCurves(OnLogOdds):
             log_q = xp.logaddexp(log_q, log_sigmoid(-z) + log_w)
         return log_p, log_q
 
-    def numbers_of(self, column: int) -> dict[str, Any]:
+    def numbers_of(self, column: int) -> dict[str, object]:
         own = slice(column, column + 1)
         slope, offset = (side[:, own].tolist() for side in (self.slope, self.offset))
         return {"slope": slope, "offset": offset, "weight": self.weight.tolist()}

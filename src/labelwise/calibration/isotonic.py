@@ -9,7 +9,7 @@ and 1: with n entries none is below 1 / (2n + 2).
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class Histogram(OnLogOdds):
         p = taken(like(self.levels.reshape(-1), u), bins + first)
         return xp.log(p), xp.log1p(-p)
 
-    def numbers_of(self, column: int) -> dict[str, Any]:
+    def numbers_of(self, column: int) -> dict[str, object]:
         row = column if len(self.levels) > 1 else 0
         return {"edges": self.edges.tolist(), "levels": self.levels[row : row + 1].tolist()}
 
@@ -193,7 +193,7 @@ class Isotonic(OnLogOdds):
         xp, p = namespace(logits), own + share * (shared - own)
         return xp.log(p), xp.log1p(-p)
 
-    def numbers_of(self, column: int) -> dict[str, Any]:
+    def numbers_of(self, column: int) -> dict[str, object]:
         curves, shares = self.curves, self.shares.tolist()
         own = [curves[0], curves[1 + column]] if shares else curves
         return {"curves": own, "shares": shares[column : column + 1]}

@@ -1,6 +1,6 @@
 """What ``labelwise calibrate`` fits, and how it is shown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from json import dumps
@@ -55,7 +55,7 @@ class Target:
     def folder(self) -> Path | None:
         return None if self.path is None or self.path.suffix == ".json" else self.path
 
-    def write(self, record: dict[str, Any]) -> Path | None:
+    def write(self, record: Mapping[str, object]) -> Path | None:
         """Write thresholds, or print them as JSON; return their file."""
         path = self.path if self.folder is None else self.folder / "thresholds.json"
         if path is not None:
@@ -237,7 +237,7 @@ def guarantee_rows(
 Figures = dict[str, tuple[LabelFigures, ...]]
 
 
-def _specs(figures: Figures) -> dict[str, list[dict[str, Any]]]:
+def _specs(figures: Figures) -> dict[str, list[dict[str, object]]]:
     return {name: [row.spec() for row in rows] for name, rows in figures.items()}
 
 

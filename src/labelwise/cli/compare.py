@@ -167,7 +167,7 @@ def _parsed_sweep(text: str | None) -> tuple[str, tuple[object, ...]] | None:
         return None
     name, equals, values = text.partition("=")
     (axis,) = parse_assignments([f"{name}=[{values}]" if equals else text]).items()
-    return axis[0], tuple(axis[1])
+    return axis[0], tuple(axis[1]) if isinstance(axis[1], list) else (axis[1],)
 
 
 def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: Watch) -> None:

@@ -229,7 +229,7 @@ def _kind_of(place: str, data: str | None) -> str:
 
 
 def _labelled(
-    source: str, names: tuple[str, ...], split: str | None, how: dict[str, Any]
+    source: str, names: tuple[str, ...], split: str | None, how: dict[str, object]
 ) -> "LabelTable":
     """Return labelled photos, with these labels where their format lists none."""
     from labelwise.tables.load import load_for_labels

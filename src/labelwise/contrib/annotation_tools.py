@@ -16,12 +16,11 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlparse
 from xml.etree import ElementTree
 
@@ -309,7 +308,7 @@ def _coco(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes
 def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
     unlabelled = table.unlabelled()
 
-    def classified(listed: Iterable[dict[str, Any]]) -> dict[str, object]:
+    def classified(listed: Iterable[Mapping[str, object]]) -> dict[str, object]:
         classes = [{"_cls": "Classification", **verdict} for verdict in listed]
         return {"_cls": "Classifications", "classifications": classes}
 

@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -140,11 +140,13 @@ class Immich:
     def remove(self, tag: str) -> None:
         self._ask("DELETE", "tags", tag)
 
-    def _answer(self, shape: type[Shape], method: str, *segments: str, body: Any = None) -> Shape:
+    def _answer(
+        self, shape: type[Shape], method: str, *segments: str, body: object = None
+    ) -> Shape:
         asked = f"{self.address}'s answer to {method} {'/'.join(segments)}"
         return parse_as(self._ask(method, *segments, body=body), asked, shape)
 
-    def _ask(self, method: str, *segments: str, body: Any = None) -> bytes:
+    def _ask(self, method: str, *segments: str, body: object = None) -> bytes:
         """Return what a request is answered with."""
         path = "".join("/" + quote(segment, safe="") for segment in segments)
         kind = {} if body is None else {"content-type": "application/json"}

@@ -76,7 +76,7 @@ def answers_of(model: DeployedModel, table: Any) -> Any:
     return answers
 
 
-def _parts(run: str | Path, scratch: Path) -> dict[str, Any]:
+def _parts(run: str | Path, scratch: Path) -> dict[str, object]:
     mlflow = _mlflow()
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema

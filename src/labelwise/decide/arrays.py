@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from labelwise.base.arrays import (
     Floats,
     Mask,
     Numbers,
+    Values,
     as_mask,
     check_shapes,
     present_labels,
@@ -34,7 +35,7 @@ class Answers:
     present: Mask
     absent: Mask
 
-    def __getitem__(self, index: Any) -> "Answers":
+    def __getitem__(self, index: Values | tuple[slice, slice | list[int]]) -> "Answers":
         return Answers(self.probs[index], self.present[index], self.absent[index])
 
     @property

@@ -118,7 +118,7 @@ class _Scored:
         self, cut: float, level: float, confidence: float, count: int, observed: float, test: Test
     ) -> Promise:
         """Return the guarantee of a threshold; of groups with their number and design effect."""
-        evidence, facts, groups = self.evidence, dict[str, Any](), self.evidence.groups
+        evidence, facts, groups = self.evidence, dict[str, object](), self.evidence.groups
         if groups is not None:
             losses, weights = (side[:, 0] for side in self.losses(np.array([cut])))
             mean = float(losses.sum() / max(weights.sum(), 1e-9))

@@ -101,7 +101,7 @@ class Promise:
                 raise SettingsError(f"a promise's {name} must lie between 0 and 1, got {share}")
         object.__setattr__(self, "labels", tuple(self.labels))
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return {**asdict(self), "labels": list(self.labels)}
 
     @classmethod

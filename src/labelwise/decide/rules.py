@@ -56,7 +56,7 @@ class Rule(ABC):
         inner: Rule | None = getattr(self, "rule", None)  # whose sets this one changes
         return None if inner is None else inner.thresholds(labels)
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @abstractmethod
@@ -242,17 +242,17 @@ RULES: dict[str, type[Rule]] = {
 }
 
 
-def rule_to_spec(rule: Rule) -> dict[str, Any]:
+def rule_to_spec(rule: Rule) -> dict[str, object]:
     """Return a rule as plain data."""
     return {"kind": rule.kind, **rule.spec()}
 
 
-def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
+def rule_from_spec(spec: Mapping[str, object]) -> Rule:
     """Return the rule that ``rule_to_spec`` described."""
     return made_from_spec(spec, RULES, "rule")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Rule):
         return rule_to_spec(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -535,7 +535,7 @@ class LabelFigures:
     specificity: Share | None
     false_alarms: Share | None
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         return asdict(self)
 
 

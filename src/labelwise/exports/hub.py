@@ -41,7 +41,7 @@ CONFIG_FILE = "config.json"
 BINS = 15  # of the calibration error
 CLOSE = 1e-5  # of logits, relative above 1
 # Of timm's constructors: what the architecture does by itself, then ways to ask for a plain mean.
-MODEL_ARGUMENTS: tuple[dict[str, Any], ...] = (
+MODEL_ARGUMENTS: tuple[dict[str, object], ...] = (
     {},
     {"global_pool": "avg"},
     {"global_pool": "avg", "fc_norm": False},  # vision transformers
@@ -161,7 +161,7 @@ def _write_model(predictor: Predictor, folder: Path) -> HubModel:
     return HubModel(predictor, reason)
 
 
-def _config(predictor: Predictor, arguments: dict[str, Any]) -> dict[str, Any]:
+def _config(predictor: Predictor, arguments: dict[str, object]) -> dict[str, object]:
     """Return what timm's own ``save_config_for_hf`` would write, from our transform and labels."""
     backbone, transform = predictor.model.backbone, predictor.transform
     network: Any = backbone.get_submodule("network")

@@ -96,7 +96,7 @@ def encoded_examples(picture: Image.Image, side: int) -> BytesImages:
     deep = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
     turned, mirrored = Image.Exif(), Image.Exif()
     turned[ExifTags.Base.Orientation], mirrored[ExifTags.Base.Orientation] = 6, 5
-    examples: dict[str, tuple[Image.Image, str, dict[str, Any]]] = {
+    examples: dict[str, tuple[Image.Image, str, dict[str, object]]] = {
         "a turned JPEG": (picture, "JPEG", {"exif": turned, "quality": 90}),
         "a turned and mirrored JPEG": (picture, "JPEG", {"exif": mirrored, "quality": 90}),
         "a large JPEG": (large, "JPEG", {"quality": 85}),
@@ -304,7 +304,9 @@ class _Recorded(TorchDispatchMode):
         super().__init__()
         self.values: list[NDArray[np.float32]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, tuple | list) else [result]:
             if isinstance(value, Tensor) and value.dtype == torch.float32:

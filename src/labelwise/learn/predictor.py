@@ -125,7 +125,7 @@ class Predictor:
     link: Link | None
     rule: Rule
     method: str = ""
-    promises: tuple[Mapping[str, Any], ...] = ()
+    promises: tuple[Mapping[str, object], ...] = ()
     taxonomy: Taxonomy | None = None
     answers: int | None = None
     unanswered: tuple[str, ...] = ()

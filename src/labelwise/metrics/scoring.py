@@ -17,11 +17,11 @@ behind a score, which merge over shards: ``brier_sums(...).merge(other).score()`
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from labelwise.base.arrays import Array, Numbers, Values, check_shapes
+from labelwise.base.arrays import Array, Floats, Numbers, Values, check_shapes
 from labelwise.errors import require
 from labelwise.metrics.calibration import CalibrationSums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, entry_blocks
@@ -197,7 +197,7 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {  # of (truth, guess), and of th
 }
 
 
-def weighted(weight: Any, value: Any) -> Numbers:
+def weighted(weight: Values, value: Floats) -> Numbers:
     """Return the product, 0 where the weight is 0 even if the value is infinite."""
     with np.errstate(invalid="ignore"):
         return np.where(weight == 0, 0.0, weight * value)

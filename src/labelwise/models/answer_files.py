@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labelwise.base.files import replacing
 from labelwise.base.text import as_cell
@@ -37,12 +36,12 @@ class Answer:
     caution: str | None = None
 
 
-def _record(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
+def _record(answer: Answer, names: Sequence[str]) -> dict[str, object]:
     if answer.error is not None:
         return {"path": answer.id, "error": answer.error}
     probs = dict(zip(names, answer.probs, strict=True))
-    record = {"path": answer.id, "labels": answer.labels, "probs": probs}
-    return record if answer.caution is None else record | {"caution": answer.caution}
+    caution = {} if answer.caution is None else {"caution": answer.caution}
+    return {"path": answer.id, "labels": answer.labels, "probs": probs, **caution}
 
 
 def _cells(answer: Answer, names: Sequence[str], cautioned: bool) -> list[str]:
@@ -89,7 +88,7 @@ def _parquet(
     fields += [("probs", pa.list_(pa.float32()))]  # a row may have none, so not of a fixed size
     fields += [("error", pa.string()), *([(CAUTION, pa.string())] if cautioned else [])]
     schema = pa.schema(fields, metadata={"labelwise": json.dumps({"names": list(names)})})
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     with pq.ParquetWriter(path, schema) as file:
 
         def flush() -> None:

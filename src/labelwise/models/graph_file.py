@@ -78,7 +78,7 @@ class Facts:
     weights_sha256: str
     input: Input = "image"
     precision: str = "float32"
-    promises: tuple[Mapping[str, Any], ...] = ()
+    promises: tuple[Mapping[str, object], ...] = ()
     taxonomy: Taxonomy | None = None
     open_thresholds: bool = False
     judgement: str = ""
@@ -156,15 +156,15 @@ class StatedFacts(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     labels: tuple[str, ...]
-    link: dict[str, Any] | None
-    rule: dict[str, Any]
+    link: dict[str, object] | None
+    rule: dict[str, object]
     transform: Transform
     method: str
     weights_sha256: str
     input: Input
     exact_resize: StrictBool
     precision: str
-    promises: tuple[dict[str, Any], ...]
+    promises: tuple[dict[str, object], ...]
     taxonomy: dict[str, str] | None = None
     open_thresholds: StrictBool = True  # files of 0.1 are open
     judgement: str = ""
@@ -172,7 +172,7 @@ class StatedFacts(BaseModel):
 
     @field_validator("transform", mode="wrap")
     @classmethod
-    def _is_known(cls, value: Any, made: ValidatorFunctionWrapHandler) -> Transform:
+    def _is_known(cls, value: object, made: ValidatorFunctionWrapHandler) -> Transform:
         """Refuse an entry of a later version: without it the pixels would be other ones."""
         known = {field.name for field in fields(Transform)}
         odd = sorted(set(value) - known) if isinstance(value, dict) else []

@@ -106,7 +106,7 @@ class OnnxModel:
         return self.facts.caution
 
     @property
-    def promises(self) -> tuple[Mapping[str, Any], ...]:
+    def promises(self) -> tuple[Mapping[str, object], ...]:
         return self.facts.promises
 
     def for_many(self, images: int = 0, /) -> "OnnxModel":

@@ -455,7 +455,7 @@ class Journal:
         except OSError as error:
             raise write_error(self.path, error) from error
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, object]) -> None:
         line = (json.dumps(record) + "\n").encode()
         try:
             with self.path.open("ab", buffering=0) as stream:
@@ -515,14 +515,14 @@ def push_to_hub(folder: Path, name: str) -> str:
     check_repository(name)
     api = HfApi(library_name="labelwise", library_version=__version__)
     try:
-        repository: Any = api.create_repo(name, private=True, exist_ok=True)
+        repository = str(api.create_repo(name, private=True, exist_ok=True))
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Model from labelwise")
     except Exception as error:  # of the hub's many kinds, and of the network's
         raise CheckpointError(
             f"{name} cannot be written: {_reason(error)}; log in with `hf auth login`. The folder "
             f"{folder} is complete, and can be pushed with `hf upload {name} {folder}`"
         ) from None
-    return str(repository)
+    return repository
 
 
 def check_repository(name: str) -> None:

@@ -77,7 +77,7 @@ class DeployedModel(Scorer, Protocol):
     """A scorer as it was saved or exported, of any runtime."""
 
     @property
-    def promises(self) -> tuple[Mapping[str, Any], ...]:
+    def promises(self) -> tuple[Mapping[str, object], ...]:
         """The guarantees that were made with it."""
 
     @property

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +63,7 @@ class SolvedModel:
     rule: Rule
     weights_sha256: str
     method: str = ""
-    promises: tuple[Mapping[str, Any], ...] = ()
+    promises: tuple[Mapping[str, object], ...] = ()
     taxonomy: Taxonomy | None = None
     answers: int | None = None
     unanswered: tuple[str, ...] = ()

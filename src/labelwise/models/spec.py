@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import (
@@ -67,7 +67,7 @@ class HeadSpec:
     """The name and options a head was made from, so that it can be made again."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class ModelSpec(BaseModel):
     head: HeadSpec
     mirrored: bool = False  # models of 0.1 do not say
     crops: Literal[1, 5] = 1
-    link: dict[str, Any] | None
-    rule: dict[str, Any]
-    promises: tuple[dict[str, Any], ...] = ()
+    link: dict[str, object] | None
+    rule: dict[str, object]
+    promises: tuple[dict[str, object], ...] = ()
     taxonomy: dict[str, str] | None = None  # each child's parent
     answers: Annotated[int, Field(ge=0)] | None = None  # photos people answered; of words alone
     unanswered: tuple[str, ...] = ()  # labels of which those say nothing
@@ -221,7 +221,7 @@ def require_fit(
     space: LabelSpace,
     link: "Callable[[], Link | None]",
     rule: Callable[[], Rule],
-    promises: Sequence[Mapping[str, Any]] = (),
+    promises: Sequence[Mapping[str, object]] = (),
     taxonomy: Taxonomy | None = None,
 ) -> None:
     """Raise a ValueError unless these can be made and fit the labels; one row is enough to see."""

@@ -389,7 +389,7 @@ class StatedComparison(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     figures: dict[str, dict[int, dict[str, Number | Literal["infinite"]]]]
-    settings: dict[str, dict[str, Any]]
+    settings: dict[str, dict[str, object]]
     image_covariance: dict[str, dict[str, dict[str, Number]]]
     choices: tuple[SweepChoice, ...] = ()
     groups: int | None = Field(default=None, ge=1)
@@ -441,7 +441,7 @@ def show_figure(value: SeedMean, percent: bool) -> str:
     return f"{mean} ± {half:.{digits}f}" if isfinite(half) else mean
 
 
-def _without_infinity(value: Any) -> Any:
+def _without_infinity(value: object) -> Any:
     """Return plain data as JSON can hold it: infinity as a word, since null would be undefined."""
     if isinstance(value, dict):
         return {key: _without_infinity(item) for key, item in value.items()}

@@ -89,7 +89,7 @@ class PaperFigure:
     table: str = ""
     rows: tuple[str, ...] = ()
     takes_query: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 FIGURES = {
@@ -239,7 +239,7 @@ def normalisers(figure: Figure, shown: Drawn) -> None:
     axes.legend(**SMALL)
 
 
-def _series(journal: Sequence[Mapping[str, Any]], name: str) -> Any:
+def _series(journal: Sequence[Mapping[str, object]], name: str) -> Any:
     """Return the steps of a journal and the exponential of what it holds under ``name``, (n, 2)."""
     points = [(record["step"], record[name]) for record in journal if name in record]
     values = np.array(points, dtype=np.float64).reshape(-1, 2)

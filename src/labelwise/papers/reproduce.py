@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, isinf
 from pathlib import Path
-from typing import Any
 
 from labelwise.base.files import together, write_text
 from labelwise.base.progress import Watch
@@ -65,10 +64,10 @@ class Deviation:
 
     rows: tuple[str, ...]
     key: str
-    published: Any
-    here: Any
+    published: object
+    here: object
     stated: bool = True
-    ours: Any = None
+    ours: object = None
 
     def __str__(self) -> str:
         if self.stated:
@@ -76,7 +75,7 @@ class Deviation:
         return f"{self.key}: not published, ours {_shown(self.ours)}, here {_shown(self.here)}"
 
 
-def published_protocol(experiment: Experiment, row: str) -> dict[str, Any]:
+def published_protocol(experiment: Experiment, row: str) -> dict[str, object]:
     """Return what the paper states for a row, by key; nothing for a row that it does not print."""
     if row not in experiment.published.rows:
         return {}
@@ -92,7 +91,7 @@ def facts_of(
     row: str,
     data: str | None = None,
     held_out: ValidationImages | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the same keys as the run has them; ``data`` is a source in place of the paper's."""
     held = _held_out(experiment, row, data, held_out)
     in_order = data is None and experiment.data_options.get("string_order", False)
@@ -151,7 +150,7 @@ def _weights_tag(settings: Settings) -> str | None:
     return settings.weights
 
 
-def _same(published: Any, here: Any) -> bool:
+def _same(published: object, here: object) -> bool:
     if isinstance(published, int | float) and isinstance(here, int | float):
         return abs(published - here) <= 1e-12 * max(abs(published), abs(here))
     if isinstance(published, Sequence) and isinstance(here, Sequence) and len(published):
@@ -159,7 +158,7 @@ def _same(published: Any, here: Any) -> bool:
     return bool(published == here)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -178,7 +177,7 @@ class Request:
     seeds: tuple[int, ...] = (0, 1, 2)
     rows: tuple[str, ...] = ()
     frozen: Frozen | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def experiment(self) -> Experiment:

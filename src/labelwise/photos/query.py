@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class FoundRecord(TypedDict):
     confidence: float | None
     untested: str | None
     above: int | None
-    statement: dict[str, Any] | None
+    statement: dict[str, object] | None
     near_copies: str | None
     likeness: LikenessRecord
 

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -46,9 +46,13 @@ NAMES = {"embeddings": "embedding", "looks": "look"}  # of the columns of vector
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
 ANSWERS_FILE = "answers.jsonl"
-FACTS: dict[str, Fact] = {"yes": "present", "no": "absent", "unsure": "unknown"}
-FACTS["undo"] = "withdrawn"
-WORDS: dict[str, Any] = {fact: word for word, fact in FACTS.items()}
+WORDS: dict[Fact, Literal["yes", "no", "unsure", "undo"]] = {
+    "present": "yes",
+    "absent": "no",
+    "unknown": "unsure",
+    "withdrawn": "undo",
+}
+FACTS = {word: fact for fact, word in WORDS.items()}
 QUERIES = ("list", "count")  # why: such answers are about a query, not a label
 
 
@@ -432,7 +436,7 @@ class Store(AbstractContextManager["Store", None]):
         self._rows_of |= {digest.hex(): row for digest, row in rows.items()}
         return {photo: self._rows_of[photo] for photo in wanted if photo in self._rows_of}
 
-    def _answers_of_0_2(self) -> list[Mapping[str, Any]]:
+    def _answers_of_0_2(self) -> list[Mapping[str, object]]:
         if self.database.has_table("corrections"):
             self.database.read("corrections")  # raises where one is damaged
         return [*lines_of_index(self.folder, self.database.execute, self.database.has_table)]

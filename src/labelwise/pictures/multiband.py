@@ -23,7 +23,7 @@ from functools import cache, lru_cache
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -41,6 +41,9 @@ from labelwise.pictures.decode import (
     open_picture,
 )
 from labelwise.pictures.transform import Bands, parse_window
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
 
 # DICOM files by pydicom; nothing but pixels leaves the file.
 #
@@ -147,7 +150,7 @@ def _inflates_within(content: bytes, most: int) -> bool:
     return True
 
 
-def _shares(values: Values, facts: Any, window: str, name: str) -> NDArray[np.float64]:
+def _shares(values: Values, facts: "Dataset", window: str, name: str) -> NDArray[np.float64]:
     """Return the share (0 to 1) of a window, or of a VOI LUT where the file has only that."""
     if window == "file" and facts.get("WindowCenter") is None and facts.get("VOILUTSequence"):
         from pydicom.pixels.processing import apply_voi

@@ -190,7 +190,7 @@ class Transform:
         share = side / recipe.resize_size[0]
         return Transform(size or side, *scale, recipe.interpolation.value, share)
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         """Return the fields as plain data; ``Transform(**spec)`` is the same transform."""
         fields = asdict(self)
         if self.bands is None:  # as versions wrote it that know no bands

@@ -136,7 +136,7 @@ class Work:
             resized = transform.resize_window(image, window)
         return _entry_of(np.asarray(resized), image.height, image.width)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"kind": int(self.kind), "transform": self.transform.spec()}
 
     @staticmethod
@@ -193,9 +193,9 @@ def fill(
     return entries
 
 
-def items_to_json(items: Sequence[Item | str]) -> tuple[list[Any], list[bytes]]:
+def items_to_json(items: Sequence[Item | str]) -> tuple[list[object], list[bytes]]:
     """Return items as plain data, and the bytes of those that are not in files."""
-    plain: list[Any] = list(items)
+    plain: list[object] = list(items)
     blobs = []
     for at, item in enumerate(items):
         if not isinstance(item, str) and isinstance(item.source, bytes):
@@ -233,7 +233,9 @@ MAX_PIXELS_VARIABLE = "LABELWISE_MAX_PIXELS"
 KINDS = ("PNG", "JPEG", "GIF", "TIFF", "WEBP")
 
 
-def send(connection: socket.socket, message: Any, blobs: Sequence[Any] = ()) -> None:
+def send(
+    connection: socket.socket, message: object, blobs: Sequence[bytes | memoryview] = ()
+) -> None:
     """Send plain data, and bytes after it."""
     text = json.dumps(message).encode()
     connection.sendall(SIZES.pack(len(text), len(blobs)) + text)

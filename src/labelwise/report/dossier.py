@@ -68,7 +68,7 @@ def write_dossier(
 
 def _known(
     run: Path, split: str, evaluation: Evaluation, use: str | None, index: Path | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     files, own = RunFolder(run), read_run(run, split)
     spec, link, origin = files.spec, files.spec.made_link, origin_of(files)
     promises = own.promises or tuple(Promise.from_spec(promise) for promise in spec.promises)

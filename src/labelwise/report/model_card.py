@@ -66,7 +66,7 @@ def model_card(
 def _front(
     model: HubModel, evaluation: Evaluation, title: str, data: str, license: str | None
 ) -> str:
-    metrics: list[dict[str, Any]] = []
+    metrics: list[dict[str, object]] = []
     for figure in evaluation.headline:
         if figure.value is not None:
             kind = figure.name.lower().replace(" ", "_").replace(",", "")

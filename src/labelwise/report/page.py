@@ -324,7 +324,7 @@ def curves(history: History) -> dict[str, dict[str, Points]]:
     return {chart: lines for chart, lines in curves.items() if lines}
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 

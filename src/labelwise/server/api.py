@@ -202,7 +202,7 @@ async def all_tagged(
 
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 _PROBLEM = {"application/problem+json": {"schema": schemas.ProblemDetails.model_json_schema()}}
-ERRORS: dict[int | str, dict[str, Any]] = {
+ERRORS: dict[int | str, dict[str, object]] = {
     int(code): {"description": words, "content": _PROBLEM}
     for code, words in _DESCRIBED["errors"].items()
 }

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -68,7 +68,7 @@ def _photoprism(service: Service) -> APIRouter:
     content = {"application/json": {"schema": VisionRequest.model_json_schema()}}
     body = {"requestBody": {"required": True, "content": content}}
 
-    @api.post(PHOTOPRISM, response_model=dict[str, Any], summary=told, openapi_extra=body)
+    @api.post(PHOTOPRISM, response_model=dict[str, object], summary=told, openapi_extra=body)
     async def labels(request: Request) -> Response:
         identity: str | None = None
         served = service.model()
@@ -93,7 +93,7 @@ def _photoprism(service: Service) -> APIRouter:
     return api
 
 
-def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> dict[str, Any]:
+def _labels(names: Sequence[str], tagged: Sequence[Tagged]) -> dict[str, object]:
     probs = np.max([picture.probs for picture in tagged if picture.probs is not None], axis=0)
     given = np.any([picture.chosen for picture in tagged if picture.chosen is not None], axis=0)
     order = sorted(np.flatnonzero(given).tolist(), key=lambda column: -probs[column])
@@ -117,7 +117,7 @@ class StudioTask(BaseModel):
     """A task: what it is called, and its fields."""
 
     id: int | str | None = None
-    data: dict[str, Any]
+    data: dict[str, object]
 
 
 class StudioTasks(BaseModel):
@@ -150,7 +150,7 @@ def _label_studio(service: Service, folder: Path) -> APIRouter:
         return {"model_version": model.version}
 
     @api.post("/predict")
-    async def predict(request: Request) -> dict[str, Any]:
+    async def predict(request: Request) -> dict[str, object]:
         given = await _read(request, service, StudioTasks)
         served = service.model()
         names, version = served.names, served.version
@@ -206,7 +206,7 @@ def _result(
     names: Sequence[str],
     config: LabellingConfig,
     version: str,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     if isinstance(tagged, str):
         return prediction([], 0.0, version, config) | {"error": f"task {task.id}: {tagged}"}
     if tagged.probs is None or tagged.chosen is None:

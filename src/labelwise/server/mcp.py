@@ -341,7 +341,7 @@ class PhotoTools:
             row = self.index.store.rows_of_photos([photo]).get(photo)
         return self.index.row_of(photo) if row is None else row
 
-    def _named(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, dict[str, Any]]]:
+    def _named(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, dict[str, str]]]:
         ids = self.index.store.photos_of(hit.row for hit in hits)
         return ((hit, {"path": printable(hit.paths[0]), "id": ids[hit.row]}) for hit in hits)
 

@@ -6,7 +6,6 @@ What cannot be fitted is left out with a note: the trained model is saved in any
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from shlex import quote
-from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -36,7 +35,7 @@ from labelwise.training.learning import LEARNING
 from labelwise.training.plan import Prepared
 from labelwise.training.settings import AUTO, differences, read_settings
 
-Promises = tuple[Mapping[str, Any], ...]
+Promises = tuple[Mapping[str, object], ...]
 Save = Callable[[Link | None, Rule, Promises], None]
 NEVER = 2.0  # a threshold that no probability reaches
 FAR = 50.0  # log-odds beyond which nothing changes
@@ -270,7 +269,7 @@ CONTENTS = {"data": {"data", "on_error", "skip_missing", "val_share"}, "weights"
 
 
 def finish_again_needed(
-    training: Prepared, facts: Mapping[str, Any] | None, *, fresh: bool
+    training: Prepared, facts: Mapping[str, object] | None, *, fresh: bool
 ) -> bool:
     """Return whether a finished run must be finished again; raise if it may not be resumed."""
     run, changed = training.run, {}

@@ -62,7 +62,7 @@ class Learning:
             f"labels with the lowest average precision: {names}."
         )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return what the journal holds: the sentence, and the mAP by number of photos."""
         shares, levels = (*SHARES, 1.0, 2.0), (*self.levels, self.all, self.twice)
         errors = [NINETY * error for error in (*self.errors, self.errors[-1])]

@@ -28,7 +28,7 @@ from labelwise.errors import SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
 from labelwise.training.settings import Settings, flattened
 
-Record = Mapping[str, Any]
+Record = Mapping[str, float | None]
 
 
 class Logger(ABC):
@@ -89,7 +89,7 @@ class MLflow(Logger):
         self._client.set_terminated(self._id, "FINISHED" if whole else "KILLED")
 
 
-def log_once(run: RunFolder, log_model: Callable[[Path], Any]) -> None:
+def log_once(run: RunFolder, log_model: Callable[[Path], object]) -> None:
     """Log the model of a finished run to the run of MLflow that it was logged to."""
     import mlflow
 
@@ -175,7 +175,11 @@ class WeightsAndBiases(Logger):
         self._run.finish(exit_code=0 if whole else 1)
 
 
-LOGGERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
+LOGGERS: dict[str, Callable[[RunFolder, Settings], Logger]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+}
 NEEDED = {  # packages, and how they are installed
     "tensorboard": (("tensorboard",), "'labelwise[log]'"),
     "wandb": (("wandb",), "'labelwise[log]'"),

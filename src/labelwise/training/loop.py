@@ -8,11 +8,10 @@ with them everything else, depend on the settings and the position alone.
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import isfinite
 from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,7 @@ from labelwise.training.execution import (
 )
 from labelwise.training.inference import higher_is_better, infer_logits, validation_figures
 from labelwise.training.loader import Batch, Loader, kept_in_memory
-from labelwise.training.loggers import opened_loggers
+from labelwise.training.loggers import Record, opened_loggers
 from labelwise.training.prepare import Training
 from labelwise.types import Targets
 
@@ -234,7 +233,7 @@ class Loop:
     def _end_epoch(self, images_per_second: float) -> None:
         position = self.state.position
         position.epoch, position.batch = position.epoch + 1, 0
-        record: dict[str, Any] = {
+        record: dict[str, float | None] = {
             "epoch": position.epoch,
             "step": position.step,
             "epoch_loss": position.loss_sum / len(self.loader),
@@ -305,7 +304,7 @@ class Loop:
         self.saved_at = time.monotonic()
         self.saving_seconds = self.saved_at - begun
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def _write(self, record: Record) -> None:
         if self.training.is_first:
             self.journal.write(record)
             self.log(record)

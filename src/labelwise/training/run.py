@@ -142,7 +142,10 @@ class _Effort:
 
     def use_all_rows(self) -> None:
         """Solve the head that was kept once more with the rows that compared the tries."""
-        settings, folder = Settings(**self.run.settings), RunFolder(self.trials / "solved-all")
+        settings, folder = (
+            Settings.model_validate(self.run.settings),
+            RunFolder(self.trials / "solved-all"),
+        )
         if settings.features is not None and settings.keep_val:
             chosen = settings.model_copy(update={"keep_val": self.settings.keep_val})
             self.begin(chosen, folder.path, self.watch)
@@ -151,7 +154,7 @@ class _Effort:
     def _epochs(self) -> int:
         epochs, earlier = self.settings.recipe.epochs, RunFolder(self.trials / "trained")
         if earlier.settings_path.exists():  # which is resumed
-            return Settings(**earlier.settings).recipe.epochs
+            return Settings.model_validate(earlier.settings).recipe.epochs
         each = EPOCH * self.seconds[self.words] * (2 if self.settings.effort == "best" else 1)
         if self.until is None or each == 0 or each * epochs <= self.until - time.monotonic():
             return epochs
@@ -199,13 +202,13 @@ class _Effort:
         if _score(self.validation) > PERFECT:
             raise _EnoughError("Nothing more was tried: the mAP on validation is 1.")
 
-    def _solved(self, **changed: Any) -> Settings:
+    def _solved(self, **changed: object) -> Settings:
         gone = {*OF_TRAINING, "minutes", "batch_size"}
         given = self.settings.model_dump(exclude_unset=True, exclude=gone)
-        return Settings(**{**given, "effort": "quick", "keep_val": True, **changed})
+        return Settings.model_validate({**given, "effort": "quick", "keep_val": True, **changed})
 
     def _trained(self, start: RunFolder, **recipe: Any) -> Settings:
-        solved = Settings(**start.settings)
+        solved = Settings.model_validate(start.settings)
         keys = (*OF_TRAINING, "batch_size", "precision")
         given = {
             **{key: getattr(self.settings, key) for key in keys},

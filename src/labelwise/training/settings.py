@@ -84,7 +84,7 @@ class Recipe:
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> object:
     values = [value] if isinstance(value, str) else value
     return list(dict.fromkeys(values)) if isinstance(values, list | tuple) else values
 
@@ -114,8 +114,8 @@ AUTO = "auto"
 SMALL_NETWORK = "small-cnn"
 FEATURES_BATCH = 256
 # For rows of standardised features:
-FEATURES_RECIPE: dict[str, Any] = {"epochs": 30, "optimizer": {"lr": 1e-3, "weight_decay": 0.1}}
-EFFORT_DEFAULTS: dict[str, Any] = {  # for a pretrained network that is trained from a solved head
+FEATURES_RECIPE = {"epochs": 30, "optimizer": {"lr": 1e-3, "weight_decay": 0.1}}
+EFFORT_DEFAULTS = {  # for a pretrained network that is trained from a solved head
     "batch_size": 32,
     "augment": "flip",
     "freeze_batch_norm": True,
@@ -246,7 +246,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_defaults(cls, values: Any) -> Any:
+    def _with_defaults(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
         if values.get("cross_fit"):
@@ -324,16 +324,18 @@ def check_promise(settings: Settings) -> None:
         )
 
 
-def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(
+    values: Mapping[str, object], defaults: Mapping[str, object]
+) -> dict[str, object]:
     """Return values, and defaults where there are none, in mappings in mappings too."""
     merged = {**defaults, **values}
     for key, inner in defaults.items():
-        if isinstance(inner, Mapping) and isinstance(merged[key], Mapping):
-            merged[key] = with_defaults(merged[key], inner)
+        if isinstance(inner, Mapping) and isinstance(chosen := merged[key], Mapping):
+            merged[key] = with_defaults(chosen, inner)
     return merged
 
 
-def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
+def read_settings(file: Path | None, flags: Mapping[str, object]) -> Settings:
     """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys)."""
     placed = {}
     for flag, value in flags.items():
@@ -342,7 +344,7 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
         placed[flag if known else f"data_options.{flag}"] = value
     values = nested(placed, {} if file is None else read_yaml(file))
     try:
-        made, given = Settings(**values), flattened(values)
+        made, given = Settings.model_validate(values), flattened(values)
         for key, value in flattened(made.model_dump()).items():
             if isinstance(given.get(key), bool) and type(value) in (int, float):
                 raise SettingsError(f"{key}: it must be a number, got {str(given[key]).lower()}")
@@ -363,9 +365,9 @@ def differences(one: Settings, other: Settings) -> dict[str, str]:
     }
 
 
-def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Return nested values by dotted names: ``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
             flat |= flattened(value, f"{prefix}{key}.")

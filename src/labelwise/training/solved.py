@@ -128,7 +128,7 @@ class EyeSource(FeatureSource):
         return save
 
 
-def contents_of(run: RunFolder) -> Mapping[str, Any] | None:
+def contents_of(run: RunFolder) -> Mapping[str, object] | None:
     """Return the hashes of what a solved run was made from, None where it has none."""
     try:
         stated = json.loads(read_regular(run.checkpoint / CONTENTS_FILE, MOST_FACTS)[0])
@@ -264,7 +264,7 @@ def _predictions(
 
 
 def solved_run(
-    solving: Solving, facts: Mapping[str, Any] | None, *, fresh: bool
+    solving: Solving, facts: Mapping[str, object] | None, *, fresh: bool
 ) -> tuple[Evaluation, LabelTable, bool]:
     """Solve and measure, or measure again, and return the figures, the table, and whether finished.
 

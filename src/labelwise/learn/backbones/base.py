@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -130,7 +130,7 @@ class Layout:
     prefix: int = 0
 
 
-def find_layout(features: Any, channels: int, prefix: int | None = None) -> Layout:
+def find_layout(features: object, channels: int, prefix: int | None = None) -> Layout:
     """Return the layout of the features of one batch; ``prefix`` None is found from the count."""
     shape = tuple(features.shape) if isinstance(features, Tensor) else ()
     if len(shape) == 4 and channels in (shape[1], shape[3]):

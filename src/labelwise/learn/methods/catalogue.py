@@ -40,12 +40,12 @@ class Method:
     source: str
     head: str = "linear"
     arguments: Callable[..., Any] | None = None
-    changed: Mapping[str, Any] = field(default_factory=dict)
+    changed: Mapping[str, object] = field(default_factory=dict)
     from_facts: Mapping[str, str] = field(default_factory=dict)
     tuning: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @cached_property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         parameters = signature(self.arguments or self.make).parameters.items()
         stated = {name: own.default for name, own in parameters if name != "link"}
         merged = {**stated, **dict.fromkeys(self.from_facts), **self.changed}
