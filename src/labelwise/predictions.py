@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -204,7 +204,7 @@ class Predictions:
         if (np.isinf(logits) & np.isfinite(self.logits)).any():
             largest = float(np.abs(self.logits).max())
             raise DataError(f"{path}: logits must lie in the range of float32, got {largest:.3g}")
-        columns: dict[str, Any] = {
+        columns = {
             "id": pa.array(list(self.ids), pa.string()),
             "logits": _to_lists(logits),
             "labels": _to_lists(self.labels),
@@ -292,7 +292,9 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
             table = file.read(columns)
         with_text(table, path)
         read = json.loads((table.schema.metadata or {})[b"labelwise"])
-        stated: dict[str, Any] = read if isinstance(read, dict) else {"format": type(read).__name__}
+        stated: dict[str, object] = (
+            read if isinstance(read, dict) else {"format": type(read).__name__}
+        )
         whole = without_sum(stated)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
@@ -329,12 +331,12 @@ def _made_link(spec: dict[str, object], names: Sequence[str]) -> "Link":
     return link
 
 
-def _texts(table: Any, name: str) -> list[str]:
+def _texts(table: pa.Table, name: str) -> list[str]:
     values: list[str] = table[name].to_pylist()
     if not all(isinstance(value, str) for value in values):
         raise DataError(f"{name} must be a column of text without empty cells")
     return values
 
 
-def _to_lists(matrix: Values) -> Any:
+def _to_lists(matrix: Values) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])

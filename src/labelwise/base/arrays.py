@@ -163,9 +163,9 @@ def require_numbers(value: object, what: str) -> None:
             raise TypeError(f"{what} must be numbers, got {leaf!r:.60}")
 
 
-def _leaves(value: object) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(value: object) -> Iterator[tuple[tuple[str, ...], object]]:
     """Yield what plain data holds, each with its path, the last first; too deep, what is there."""
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    waiting: list[tuple[tuple[str, ...], object]] = [((), value)]
     while waiting:
         path, inner = waiting.pop()
         if isinstance(inner, Mapping | list | tuple) and len(path) <= DEEPEST:
@@ -183,7 +183,7 @@ def require_as_stated(made: object, stated: object, what: str) -> None:
         ...
     ValueError: the transform must have a number, got '1e999' at 'crop'
     """
-    waiting: list[tuple[tuple[str, ...], Any, Any]] = [((), made, stated)]
+    waiting: list[tuple[tuple[str, ...], object, object]] = [((), made, stated)]
     while waiting:
         path, value, given = waiting.pop()
         if isinstance(value, Mapping) and isinstance(given, Mapping):

@@ -1,7 +1,7 @@
 """Names: a long sequence of strings held by Arrow, a tenth of the memory of a Python list."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from labelwise.base.text import printable
 class Names(Sequence[str]):
     """An immutable sequence of strings."""
 
-    def __init__(self, strings: Any) -> None:
+    def __init__(self, strings: "Iterable[str] | pa.Array | pa.ChunkedArray") -> None:
         kind = pa.large_string()
         if isinstance(strings, Names):
             strings = strings.arrow
@@ -26,7 +26,7 @@ class Names(Sequence[str]):
             except UnicodeEncodeError:
                 strings = pa.chunked_array([[*map(printable, texts)]], kind)
         # Casts are functions of pyarrow.compute, which takes longer to import than all of pyarrow.
-        self.arrow: Any = strings if strings.type == kind else strings.cast(kind)
+        self.arrow: pa.ChunkedArray = strings if strings.type == kind else strings.cast(kind)
 
     def __len__(self) -> int:
         return len(self.arrow)

@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from labelwise.base.arrays import Numbers
 
@@ -59,18 +60,18 @@ def fit_slope_and_offset(
     return weights, np.asarray(np.linalg.inv(curvature), np.float64)
 
 
-def expit(x: Any) -> Any:
+def expit(x: ArrayLike) -> Any:
     """Return 1 / (1 + exp(-x)) of a number or of each of an array."""
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(np.negative(x)))
 
 
-def log_expit(x: Any) -> Any:
+def log_expit(x: ArrayLike) -> Any:
     """Return the logarithm of ``expit(x)``, exact where that is almost 0 or 1."""
     return -np.logaddexp(0, np.negative(x))
 
 
-def logit(p: Any) -> Any:
+def logit(p: ArrayLike) -> Any:
     """Return log(p / (1 - p)): infinite at 0 and 1, not a number outside."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(np.divide(p, np.subtract(1, p)))
@@ -83,18 +84,18 @@ def ndtri(p: float) -> float:
     return {0.0: -inf, 1.0: inf}.get(p, nan)
 
 
-def log_falling(n: Any, k: Any) -> Any:
+def log_falling(n: ArrayLike, k: ArrayLike) -> Any:
     """Return log n (n - 1) ... (n - k + 1), of whole numbers k <= n."""
     return gammaln(np.add(n, 1)) - gammaln(np.maximum(np.subtract(n, k), 0) + 1)
 
 
-def log_choose(n: Any, k: Any) -> Any:
+def log_choose(n: ArrayLike, k: ArrayLike) -> Any:
     """Return the log of in how many ways k of n are chosen."""
     return gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
 
 
 def _of_scipy(name: str) -> Callable[..., Any]:
-    def function(*given: Any, **options: Any) -> Any:
+    def function(*given: object, **options: object) -> Any:
         from scipy import special
 
         return getattr(special, name)(*given, **options)

@@ -15,12 +15,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from labelwise.base.files import replacing
 from labelwise.base.text import counted, for_terminal
 from labelwise.errors import DataError, LabelwiseError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 Facts = tuple[int, int]  # size and time of change
 Turn = Callable[[str, bool], int | None]
@@ -150,7 +153,7 @@ class LocalStorage:
             left_out["unreadable folder"] += files is None
             yield from (below + file.name for file in files or ())
 
-    def stream(self, name: str) -> Any:
+    def stream(self, name: str) -> BinaryIO:
         return (self.folder / name).open("rb")
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -177,7 +180,7 @@ class ObjectStorage:
     ``stream`` fetches what is read, for what is too large to hold.
     """
 
-    def __init__(self, filesystem: Any, prefix: str, place: str) -> None:
+    def __init__(self, filesystem: "FileSystem", prefix: str, place: str) -> None:
         self.filesystem, self.prefix, self.place = filesystem, prefix.rstrip("/"), place
         self.address = without_options(place)  # as people call it
 
@@ -216,8 +219,10 @@ class ObjectStorage:
 
         return self._patiently(read, name)
 
-    def stream(self, name: str) -> Any:
-        return self._patiently(lambda: self.filesystem.open_input_file(self._path(name)), name)
+    def stream(self, name: str) -> BinaryIO:
+        opened = partial(self.filesystem.open_input_file, self._path(name))
+        stream: BinaryIO = self._patiently(opened, name)
+        return stream
 
     def size(self, name: str) -> int | None:
         from pyarrow.fs import FileType

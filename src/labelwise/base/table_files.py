@@ -4,11 +4,16 @@ import csv
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from labelwise.base.files import replacing, require_regular
 from labelwise.base.text import as_cell, first_line
 from labelwise.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TEXT_AT = re.compile(r"^Invalid UTF8 sequence at string index (\d+)")
 
@@ -27,7 +32,7 @@ def _cells(row: Sequence[object]) -> list[object]:
     return [as_cell(value) if isinstance(value, str) else value for value in row]
 
 
-def read_parquet(path: Path, columns: list[str] | None = None) -> Any:
+def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
     """Return a Parquet file as an Arrow table whose values were checked, or raise a DataError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -41,7 +46,9 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> Any:
     return with_text(table, path)
 
 
-def with_text(table: Any, where: str | Path, first: int = 0) -> Any:
+def with_text(
+    table: "pa.Table | pa.RecordBatch", where: str | Path, first: int = 0
+) -> "pa.Table | pa.RecordBatch":
     """Return an Arrow table or batch, or raise a DataError that names text which is not UTF-8.
 
     Arrow does not look at the bytes of a Parquet file's text until a text is made of them.
@@ -66,9 +73,8 @@ def with_text(table: Any, where: str | Path, first: int = 0) -> Any:
     return table
 
 
-def matrix_of_lists(column: Any, width: int, name: str) -> Any:
+def matrix_of_lists(column: "pa.ChunkedArray", width: int, name: str) -> np.ndarray:
     """Return a column of lists, each of ``width`` numbers, as a matrix; others are an error."""
-    import numpy as np
     import pyarrow as pa
 
     kind = column.type

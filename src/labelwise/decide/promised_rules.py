@@ -96,9 +96,7 @@ class _Scored:
         answers = self.evidence.answers
         hits, held = self._counts(answers.present, candidates), answers.present.sum(1)
         chosen = self._counts(answers.known, candidates)
-        losses, weights = losses_of(
-            self.what, hits, chosen, held[:, None], answers.known.any(1, keepdims=True)
-        )
+        losses, weights = losses_of(self.what, hits, chosen, held[:, None], answers.judged[:, None])
         if self.what == "tags":  # scaled so that the excess is below 1 - risk as the others' is
             return losses / self.most, weights / self.most
         return losses, weights

@@ -28,7 +28,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.base.arrays import Array, Numbers, require_finite
+from labelwise.base.arrays import Array, Mask, Numbers, Values, require_finite
 from labelwise.base.bounds import ratio_interval
 from labelwise.base.groups import Groups
 from labelwise.base.special import bdtrc
@@ -334,7 +334,7 @@ def percent(share: float) -> str:
 
 
 def losses_of(
-    what: What, hits: Numbers, chosen: Numbers, held: Any, known: Any
+    what: What, hits: Numbers, chosen: Numbers, held: Values, known: Mask
 ) -> tuple[Numbers, Numbers]:
     """Return losses and weights of images; their sums' ratio is the risk, labels weigh tags."""
     if what == "tags":
@@ -346,8 +346,8 @@ def losses_of(
         weights, losses = known, np.where(total > 0, 1 - 2 * hits / np.maximum(total, 1), 0.0)
     else:
         weights, losses = chosen > 0, (chosen - hits) / np.maximum(chosen, 1)
-    weights = np.broadcast_to(weights, losses.shape).astype(np.float64)
-    return losses * weights, weights
+    weighing = np.broadcast_to(weights, losses.shape).astype(np.float64)
+    return losses * weighing, weighing
 
 
 def tally(what: What, answers: Answers, sets: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:

@@ -252,7 +252,7 @@ def rule_from_spec(spec: Mapping[str, object]) -> Rule:
     return made_from_spec(spec, RULES, "rule")
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Rule):
         return rule_to_spec(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

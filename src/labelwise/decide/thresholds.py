@@ -553,7 +553,7 @@ def label_figures(
     """
     answers = read_answers(to_numpy(sets).astype(np.float64), labels, observed)
 
-    def share(hits: Any, counted: Any) -> Share | None:
+    def share(hits: Values, counted: Values) -> Share | None:
         count = int(counted.sum())
         if count == 0:
             return None

@@ -129,20 +129,20 @@ class RowIntervals:
     known: Known
     by_image: Averaged
     final: Probabilities | None
-    sets: Any  # (N, K), None where no rule decides
+    sets: Mask | None  # (N, K), None where no rule decides
 
     def __call__(
         self, what: str, value: float | None, bins: int = 10, k: int | None = None
     ) -> tuple[Ends, str]:
         if what == "mean_ap":
             return self._left_out(value, self.scores, mean_ap_without, mean_ap_without_groups)
-        if what == "mean_f1":
+        if what == "mean_f1" and self.sets is not None:
             return self._left_out(value, self.sets, macro_f1_without, macro_f1_without_groups)
         if what == "image_ap":
             return self._smooth(value, *_items_sums(self.by_image), 1.0)
         if what == "ece":
             return self._ece(value, bins, k)
-        if what == "alarms":
+        if what == "alarms" and self.sets is not None:
             alarms = false_alarm_rate(self.sets, self.known.present, self.known.observed)
             return self._alarms(value or 0.0, *_items_sums(alarms))
         sums = self.row_sums[("log_loss", "brier").index(what)]

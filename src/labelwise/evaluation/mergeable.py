@@ -462,7 +462,7 @@ class EvaluationSums:
             zero_label=zero,
         )
 
-    def _interval(self, what: str, value: float | None, *_: Any) -> tuple[Ends, str]:
+    def _interval(self, what: str, value: float | None, *_: object) -> tuple[Ends, str]:
         if what in ("mean_ap", "mean_f1", "ece"):
             return (None, None), NO_INTERVAL
         if what == "alarms":

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -202,7 +201,7 @@ def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> Model
     batches = ({INPUT: batch} for batch in _inputs(model, table, RANGES))
 
     class Photos(CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> Any:
+        def get_next(self) -> dict[str, np.ndarray] | None:
             return next(batches, None)
 
     copy = ModelProto()  # the quantiser moves the weights of what it is given elsewhere

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from labelwise.pictures.transform import Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
+    from onnxruntime import InferenceSession
 
 BUILT_IN = "tf_efficientnet_lite0"
 PRETRAINED = "pretrained"  # weights as a network was published with
@@ -166,7 +167,7 @@ class Eye:
         return weights["classes/weight"], weights["classes/bias"]
 
     @cached_property
-    def _session(self) -> Any:
+    def _session(self) -> "InferenceSession":
         return open_session(self.model, threads=1, name=str(self.path))
 
 

@@ -87,13 +87,16 @@ def eye_key(eye: Eye) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
-def _record(eye: Eye) -> np.dtype[Any]:
+def _record(eye: Eye) -> np.dtype[np.void]:
     width = sum(eye.outputs[name] for name in eye.features)
     return np.dtype([("photo", f"V{DIGEST}"), ("values", "<f4", (width,))])
 
 
 def _columns(
-    eye: Eye, values: NDArray[np.float32], chosen: Sequence[str], rows: Any = slice(None)
+    eye: Eye,
+    values: NDArray[np.float32],
+    chosen: Sequence[str],
+    rows: slice | NDArray[np.int64] = slice(None),
 ) -> NDArray[np.float32]:
     """Return the columns of some outputs among those of all features."""
     if tuple(chosen) == eye.features:
@@ -122,7 +125,7 @@ def _cut(path: Path, size: int) -> None:
         stream.truncate(path.stat().st_size // size * size)
 
 
-def _places(path: Path, record: np.dtype[Any]) -> dict[bytes, int]:
+def _places(path: Path, record: np.dtype[np.void]) -> dict[bytes, int]:
     if not path.stat().st_size:
         return {}
     photos = np.ascontiguousarray(np.memmap(path, record, "r")["photo"])

@@ -13,10 +13,10 @@ often a class occurs in training: few < 20 <= medium <= 100 < many.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labelwise.base.arrays import (
     Array,
@@ -220,7 +220,7 @@ def zero_label_rows(labels: Array, observed: Array | None = None) -> NDArray[np.
     return zero
 
 
-def by_image(value: Callable[[Values], Any], **matrix: Array) -> Numbers:
+def by_image(value: Callable[[np.ndarray], ArrayLike], **matrix: Array) -> Numbers:
     """Return what a function gives for the rows of a named matrix, a block at a time."""
     shape, (rows,) = check_shapes(**matrix), matrix.values()
     values = [value(read(rows, block, "image")) for block in blocks(*shape)]
@@ -230,9 +230,9 @@ def by_image(value: Callable[[Values], Any], **matrix: Array) -> Numbers:
 def max_confidence(probs: Array) -> Numbers:
     """Return max_k p of every image, (N,); its mean over OUT images is MMC."""
 
-    def top(block: Values) -> Any:
+    def top(block: np.ndarray) -> Values:
         check_probabilities(block, "probs")
-        return np.max(block, axis=1)
+        return np.asarray(np.max(block, axis=1))
 
     return by_image(top, probs=probs)
 
@@ -271,7 +271,7 @@ def false_alarm_rate(sets: Array, labels: Array, observed: Array | None = None) 
 def nothing_here(log_q: Array) -> Numbers:
     """Return sum_k log(1 - p_k) of every image, (N,), from a link's log(1 - p)."""
 
-    def total(block: Values) -> Any:
+    def total(block: np.ndarray) -> ArrayLike:
         if not (block <= 0).all():
             raise ValueError(f"log(1 - p) must be at most 0, got {block.max()}")
         return np.sum(block, axis=1, dtype=np.float64)

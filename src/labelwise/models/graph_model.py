@@ -1,6 +1,7 @@
 """Exported models as scorers: an ``.onnx`` file, which onnxruntime runs."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +29,13 @@ from labelwise.models.graph_file import (
     read_model,
 )
 from labelwise.pictures import Transform
+from labelwise.pictures.memory import Pictures
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
     from labelwise.models.scoring import Scored
 
 Part = Literal["resize", "network", "decision", "features"]
@@ -59,8 +63,8 @@ class OnnxModel:
     facts: Facts
     name: str = "the exported model"
     threads: int | None = None
-    _sessions: dict[Part, Any] = field(default_factory=dict, init=False, repr=False)
-    _opening: Any = field(default_factory=Lock, init=False, repr=False)
+    _sessions: "dict[Part, InferenceSession]" = field(default_factory=dict, init=False, repr=False)
+    _opening: AbstractContextManager[bool] = field(default_factory=Lock, init=False, repr=False)
 
     @staticmethod
     def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":
@@ -159,7 +163,11 @@ class OnnxModel:
             )
 
     def predict(
-        self, pictures: Any, *, batch_size: int = 64, workers: int | None = None
+        self,
+        pictures: Pictures,
+        *,
+        batch_size: int = 64,
+        workers: int | None = None,
     ) -> "Scored":
         """Return the probabilities and label sets of pictures of any kind."""
         from labelwise.models.scoring import predict
@@ -204,7 +212,7 @@ class OnnxModel:
                 if getattr(values.get(name), "dtype", None) == np.float32:
                     yield node.name, node.op_type, values[name]
 
-    def _opened(self, part: Part) -> Any:
+    def _opened(self, part: Part) -> "InferenceSession":
         graph, pixels = self.proto.graph, [self.facts.pixels_info("n")]
         inputs, outputs, threads = pixels, [], self.threads
         for output in graph.output:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +91,7 @@ class ComparisonPlan:
     methods: tuple[str, ...]
     seeds: tuple[int, ...] = (0, 1, 2)
     tune: int = 0
-    sweep: tuple[str, tuple[Any, ...]] | None = None
+    sweep: tuple[str, tuple[object, ...]] | None = None
     choose: str | None = None
     redraw: bool = False
 

@@ -26,7 +26,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import inf, isfinite, isinf, isnan, nan, sqrt
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -441,7 +441,7 @@ def show_figure(value: SeedMean, percent: bool) -> str:
     return f"{mean} ± {half:.{digits}f}" if isfinite(half) else mean
 
 
-def _without_infinity(value: object) -> Any:
+def _without_infinity(value: object) -> object:
     """Return plain data as JSON can hold it: infinity as a word, since null would be undefined."""
     if isinstance(value, dict):
         return {key: _without_infinity(item) for key, item in value.items()}

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from labelwise.base.arrays import Numbers
 from labelwise.base.files import replacing
 from labelwise.decide import average_k
 from labelwise.errors import DataError
@@ -38,12 +39,15 @@ from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.queries import Query, bind
 from labelwise.types import LabelSpace
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
 COLOURS = ("#0b62a8", "#b3530c", "#3b7d3a", "#7b4ba0", "#6a727b", "#a8324a")
 INK, RIGHT, WRONG = "#59616a", "#2c7a3f", "#b0b5ba"
 SHOWN_LABELS, RETRIEVED, BINS = 5, 6, 10
 SMALL = {"frameon": False, "fontsize": 8}
-Axes = Any
-Figure = Any
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Drawn:
             raise DataError("this figure shows photos, and the data holds features only")
         return self.images
 
-    def picture(self, name: str, side: int = 256) -> Any:
+    def picture(self, name: str, side: int = 256) -> "Image":
         """Return the photo of an id, its sides not much longer than ``side`` pixels."""
         return self.pictures.read(list(self.pictures.ids).index(name), side)
 
@@ -130,11 +134,11 @@ def plain_axes(figure: Figure, *place: int) -> Axes:
     return axes
 
 
-def _probs(run: FinishedRun, rows: Any = slice(None)) -> Any:
+def _probs(run: FinishedRun, rows: slice | list[int] = slice(None)) -> Numbers:
     return link_of(run)(run.test.logits[rows].astype(np.float64))
 
 
-def _average_sets(run: FinishedRun, k: int) -> tuple[Any, Any]:
+def _average_sets(run: FinishedRun, k: int) -> tuple[np.ndarray, np.ndarray]:
     val, test = (Softmax()(table.logits.astype(np.float64)) for table in (run.held_out, run.test))
     return test, np.asarray(average_k(val, k)(test))
 
@@ -232,14 +236,17 @@ def normalisers(figure: Figure, shown: Drawn) -> None:
             axes.plot(*average.T, color=colour, label=f"{row}: its moving average")
         if len(low):
             words = f"{row}: least to greatest image of a batch"
-            axes.fill_between(*low.T, high[:, 1], color=colour, alpha=0.3, label=words, linewidth=0)
+            steps, least = low.T
+            axes.fill_between(
+                steps, least, high[:, 1], color=colour, alpha=0.3, label=words, linewidth=0
+            )
     if not axes.get_legend_handles_labels()[1]:
         raise DataError("the journals of these runs hold no normaliser; run them again")
     axes.set(xlabel="step", ylabel="C (logarithmic)", yscale="log")
     axes.legend(**SMALL)
 
 
-def _series(journal: Sequence[Mapping[str, object]], name: str) -> Any:
+def _series(journal: Sequence[Mapping[str, object]], name: str) -> Numbers:
     """Return the steps of a journal and the exponential of what it holds under ``name``, (n, 2)."""
     points = [(record["step"], record[name]) for record in journal if name in record]
     values = np.array(points, dtype=np.float64).reshape(-1, 2)
@@ -295,7 +302,7 @@ def set_sizes(figure: Figure, shown: Drawn) -> None:
         axes.legend(**SMALL)
 
 
-def _steps(axes: Any, sizes: Any, longest: int, colour: str, name: str) -> None:
+def _steps(axes: "Axes", sizes: Numbers, longest: int, colour: str, name: str) -> None:
     shares = np.bincount(np.minimum(sizes, longest), minlength=longest + 1) / len(sizes)
     axes.stairs(shares, np.arange(longest + 2) - 0.5, color=colour, label=name, linewidth=1.5)
 

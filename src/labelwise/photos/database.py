@@ -35,6 +35,7 @@ from labelwise.errors import CheckpointError, LabelwiseError
 CHUNK = 1 << 20  # bytes that are read at once
 
 T = TypeVar("T", bound=np.generic)
+Row = tuple[Any, ...]  # of SQLite, whose columns have no types
 Parts = Callable[[int, int], Iterable[NDArray[T]]]
 PATIENCE_SECONDS = 300.0  # for another process that writes
 WRITING = {
@@ -140,7 +141,7 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         with _in_words(self.path):
             return self._connection.execute(statement, values).fetchall()
 
@@ -193,7 +194,7 @@ class Database:
         require_regular(path)
         return path if is_known or path.is_file() else None
 
-    def read(self, table: str, more: str = "", **equal: object) -> list[tuple[Any, ...]]:
+    def read(self, table: str, more: str = "", **equal: object) -> list[Row]:
         """Return the summed columns of the rows that have these values; damage is an error.
 
         ``more`` ends the statement.

@@ -97,6 +97,7 @@ def scaled(features: Features, mean: NDArray[np.float64], scale: NDArray[np.floa
 
 
 Picture = str | Path | bytes | Image.Image | Values
+Pictures = ImageSource | Picture | Sequence[Picture]  # of any kind, one or many
 
 
 class ArrayImages(ImageSource):
@@ -244,9 +245,7 @@ class PictureImages(ImageSource):
         return chosen
 
 
-def as_images(
-    pictures: ImageSource | Picture | Sequence[Picture], *, any_depth: bool = False
-) -> ImageSource:
+def as_images(pictures: Pictures, *, any_depth: bool = False) -> ImageSource:
     """Return one picture or many, of any kind, as a source of images.
 
     A float array (N, D) holds features; a uint8 array is one picture (H, W, 3) or many of one

@@ -283,7 +283,7 @@ def _npy_values(content: bytes, name: str) -> Values:
 
 
 @lru_cache(maxsize=64)  # NumPy takes as long to parse it as to read a tile, and tiles are alike
-def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return shape, whether columns come first, and type."""
     stream = io.BytesIO(head)
     if npy.read_magic(stream) == (1, 0):

@@ -139,7 +139,7 @@ class BoundQuery:
         holds, fails = _states(self.expression, self._named(present.T, absent.T))
         return holds, holds | fails
 
-    def _named(self, present: Any, absent: Any) -> dict[str, tuple[Any, Any]]:
+    def _named(self, present: np.ndarray, absent: np.ndarray) -> dict[str, tuple[Any, Any]]:
         return dict(zip(map(str, self.columns), zip(present, absent, strict=True), strict=True))
 
     def _check(self, *arrays: NDArray[np.generic]) -> None:

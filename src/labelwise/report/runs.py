@@ -13,6 +13,7 @@ from labelwise.base.files import together, write_text
 from labelwise.base.progress import make_watch
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, Subgroups, TrainingRows, evaluate
+from labelwise.links import Link
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.report.charts import save_charts
@@ -20,6 +21,7 @@ from labelwise.report.examples import ExampleGroup, choose_examples, copy_exampl
 from labelwise.report.page import page, write_report
 from labelwise.scores import RunScores, fixed_rule, read_run, score_data
 from labelwise.tables.tabular import open_tabular
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import nearest
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def report_run(run: "Run", *, command: str | None = None) -> Path:
 
 
 def _examples(
-    run: RunFolder, rows: Predictions, link: Any, images: "ImageSource | None" = None
+    run: RunFolder, rows: Predictions, link: Link | None, images: "ImageSource | None" = None
 ) -> tuple[ExampleGroup, ...]:
     if link is None:
         return ()
@@ -143,7 +145,7 @@ def measured_run(
     return _judged(run, rule, more), extras
 
 
-def _training(run: RunFolder, link: Any) -> TrainingRows:
+def _training(run: RunFolder, link: Link | None) -> TrainingRows:
     """Return what the saved predictions of other splits say of the photos that fitted a run."""
     counts = None
     if "train" in run.splits:
@@ -226,7 +228,7 @@ def _judged(run: RunScores, rule: str | None, figures: Figures) -> Evaluation:
     return evaluate(rows, rows.link, chosen, calibrated=run.calibrated, **more)
 
 
-def taxonomy_of(own: Any, given: Any) -> Any:
+def taxonomy_of(own: Taxonomy | None, given: Taxonomy | None) -> Taxonomy | None:
     """Return a model's own taxonomy, or else the given one; two different ones are an error."""
     if own is not None and given is not None and own != given:
         mend = "leave --taxonomy out, or train with this one (it is fitted again without training "

@@ -26,7 +26,7 @@ def serve(
     settings: ServeSettings,
     *,
     started: Callable[[str], None] = lambda _: None,
-    on_hangup: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    on_hangup: Callable[[], Coroutine[object, None, None]] | None = None,
 ) -> None:
     """Serve until interrupted; tell the address once requests are taken, and hear SIGHUP."""
     raise_file_limit()
@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         when_started: Callable[[], None] = lambda: None,
-        on_hangup: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        on_hangup: Callable[[], Coroutine[object, None, None]] | None = None,
     ) -> None:
         super().__init__(config)
         self.when_started, self.on_hangup = when_started, on_hangup

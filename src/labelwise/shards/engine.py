@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -149,23 +150,39 @@ class LostWorkerError(Exception):
     """A worker that died, or could not be started."""
 
 
+W = TypeVar("W")
+H = TypeVar("H")
+R = TypeVar("R", covariant=True)
+
+
+class Pool(Protocol[W, H, R]):
+    """Workers, and handles of what they do: starting, or a shard."""
+
+    def start(self) -> tuple[W, H]: ...
+
+    def give(self, worker: W, shard: int) -> H: ...
+
+    def wait(self, handles: list[H]) -> H | None:
+        """Return a handle that is over, or None after a while."""
+
+    def result(self, handle: H) -> R:
+        """Return the result of a shard, or raise LostWorkerError or the worker's error."""
+
+    def stop(self, worker: W) -> None: ...
+
+
 def carried_out(
-    pool: Any,
+    pool: Pool[W, H, T],
     workers: int,
     shards: Iterable[int],
     report: Callable[[list[int]], None] | None = None,
-) -> Iterator[Any]:
-    """Yield the result of each shard; ``report`` gets those under way where nothing ends.
-
-    Engines differ in their pool: ``start() -> (worker, handle)``, ``give(worker, shard) ->
-    handle``, ``wait(handles)``, which returns a handle that is over, or None after a while, and
-    ``result(handle)``, which may raise LostWorkerError or the worker's error.
-    """
+) -> Iterator[T]:
+    """Yield the result of each shard; ``report`` gets those under way where nothing ends."""
     if workers < 1:
         raise ValueError(f"workers must be positive, got {workers}")
     left, deaths, unstarted = deque(shards), Counter[int](), 0
-    idle: list[Any] = []
-    awaited: dict[Any, tuple[Any, int | None]] = {}  # a worker that starts has no shard
+    idle: list[W] = []
+    awaited: dict[H, tuple[W, int | None]] = {}  # a worker that starts has no shard
 
     def start() -> None:
         worker, handle = pool.start()
@@ -224,10 +241,14 @@ class LocalEngine:
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         if self.workers == 1:
             return map(task.start(), shards)
-        return carried_out(_Processes(bytes(ForkingPickler.dumps(task))), self.workers, shards)
+        pool = _Processes[T](bytes(ForkingPickler.dumps(task)))
+        return carried_out(pool, self.workers, shards)
 
 
-class _Processes:
+Pipe: TypeAlias = "Connection[int, tuple[T, Exception | None, bool]]"
+
+
+class _Processes(Generic[T]):
     """Processes known by their pipes.
 
     The task is sent once a process asks for it: multiprocessing itself would write it to a pipe
@@ -236,24 +257,25 @@ class _Processes:
 
     def __init__(self, task: bytes) -> None:
         self.task = task
-        self.processes: dict[Any, Any] = {}
+        self.processes: dict[Pipe[T], BaseProcess] = {}
 
-    def start(self) -> tuple[Any, Any]:
+    def start(self) -> tuple[Pipe[T], Pipe[T]]:
         ours, theirs = SPAWN.Pipe()
         self.processes[ours] = SPAWN.Process(target=_work, args=(theirs,), daemon=True)
         self.processes[ours].start()
         theirs.close()  # so that its death is seen as the end of the pipe
         return ours, ours
 
-    def give(self, worker: Any, shard: int) -> Any:
+    def give(self, worker: Pipe[T], shard: int) -> Pipe[T]:
         with suppress(OSError):  # it died while it was idle: the next look says so
             worker.send(shard)
         return worker
 
-    def wait(self, handles: list[Any]) -> Any:
-        return connection.wait(handles)[0]
+    def wait(self, handles: list[Pipe[T]]) -> Pipe[T]:
+        ready = connection.wait(handles)
+        return next(handle for handle in handles if handle in ready)
 
-    def result(self, handle: Any) -> Any:
+    def result(self, handle: Pipe[T]) -> T:
         try:
             result, error, asks = handle.recv()
             if asks:
@@ -264,7 +286,7 @@ class _Processes:
             raise error
         return result
 
-    def stop(self, worker: Any) -> None:
+    def stop(self, worker: Pipe[T]) -> None:
         process = self.processes.pop(worker)
         process.kill()
         process.join()
@@ -275,7 +297,7 @@ def _work(theirs: "Connection[Any, Any]") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         theirs.send((None, None, True))
-        task: Task[Any] = theirs.recv()  # the bytes of the task, unpickled as all that is sent
+        task: Task[object] = theirs.recv()  # the bytes of the task, unpickled as all that is sent
         work = task.start()
         while True:
             theirs.send((work(theirs.recv()), None, False))

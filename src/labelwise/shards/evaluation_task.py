@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -189,7 +188,7 @@ class Shard:
     ids: list[str]
     logits: NDArray[np.float32]
     sets: NDArray[np.bool_]
-    table: Any
+    table: pa.Table
 
 
 @dataclass(frozen=True)
@@ -336,7 +335,7 @@ class ShardFolder:
             return there, present, np.ones_like(present)
         return there, present, ~self._sets(rows[UNKNOWN], where)
 
-    def _sets(self, column: Any, where: str) -> NDArray[np.bool_]:
+    def _sets(self, column: pa.ChunkedArray, where: str) -> NDArray[np.bool_]:
         lists = column.combine_chunks()
         numbers = pc.index_in(lists.flatten(), value_set=pa.array(self.names, pa.string()))
         if numbers.null_count:
@@ -345,7 +344,7 @@ class ShardFolder:
         sets[np.asarray(pc.list_parent_indices(lists)), np.asarray(numbers)] = True
         return sets
 
-    def _table(self, record: ShardRecord) -> Any:
+    def _table(self, record: ShardRecord) -> pa.Table:
         try:
             content = self.storage.read(record.shard)
         except FileNotFoundError:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -149,14 +149,14 @@ def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
             number += rows
 
 
-def _parquet(stream: Any, name: str) -> Any:
+def _parquet(stream: BinaryIO, name: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(stream, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{name}: this is not a Parquet file ({str(error)[:200]})") from None
 
 
-def _image_column(parquet: Any) -> str | None:
+def _image_column(parquet: pq.ParquetFile) -> str | None:
     """Return the column of encoded images (or of structs with their ``bytes``), if there is one."""
     columns = []
     for field in parquet.schema_arrow:
@@ -212,7 +212,7 @@ class StoredImages(EncodedImages):
         self.rows, self.ids = rows, Names([row.id for row in rows])
         self.outage: StorageError | None = None
         self._storage = cache(storage_at)
-        self._groups: OrderedDict[tuple[str, bytes, int], Any] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, bytes, int], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()
 
     def location(self, row: int) -> Location | None:
@@ -260,7 +260,7 @@ class StoredImages(EncodedImages):
         content: bytes | None = column[row.offset].as_py()
         return content or b""
 
-    def _group(self, row: InputRow) -> Any:
+    def _group(self, row: InputRow) -> pa.ChunkedArray:
         storage, name = self._storage(row.root), os.fsdecode(row.file)
         with storage.stream(name) as stream:
             parquet = _parquet(stream, name)

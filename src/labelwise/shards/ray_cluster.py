@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from labelwise.base.progress import Watch
 from labelwise.base.storage import StorageError
@@ -145,18 +146,23 @@ class _Rank:
             run(settings, place, fresh)
 
 
+T = TypeVar("T")
+Actor: TypeAlias = Any  # of Ray, and so are references to results
+Reference: TypeAlias = Any
+
+
 @dataclass(frozen=True)
 class _Group:
     """The workers of one attempt, and where each of them is."""
 
-    ray: Any
+    ray: ModuleType
     run: Callable[[Settings, Place, bool], None]
-    actors: Sequence[Any]
+    actors: Sequence[Actor]
     places: Sequence[tuple[str, int, str, int]]
 
     @classmethod
     def started(
-        cls, ray: Any, training: RayTraining, settings: Settings, gpus: float, *, first: bool
+        cls, ray: ModuleType, training: RayTraining, settings: Settings, gpus: float, *, first: bool
     ) -> "_Group":
         remote, seconds = ray.remote(**worker_needs(gpus))(_Rank), ROOM_SECONDS
         for count in range(training.workers, 0, -1):
@@ -216,7 +222,9 @@ class _Group:
             raise told[0] if told else TrainingError(f"a worker stopped: {raised[0]}")
         return _is_finished(run)
 
-    def _wait(self, pending: list[Any], settings: Settings, run: RunFolder, watch: Watch) -> None:
+    def _wait(
+        self, pending: list[Reference], settings: Settings, run: RunFolder, watch: Watch
+    ) -> None:
         left, shown, name = pending, "", f"{run.path.parent.name}, {run.path.name}"
         while left:
             done, left = self.ray.wait(left, num_returns=1, timeout=REPORT_SECONDS)
@@ -231,14 +239,14 @@ class _Group:
                     self.ray.wait(left, num_returns=len(left), timeout=FAILURE_SECONDS)
                 return
 
-    def _error(self, reference: Any) -> Exception | None:
+    def _error(self, reference: Reference) -> Exception | None:
         try:
             self.ray.get(reference)
         except Exception as error:
             return error
         return None
 
-    def _stop(self, pending: Sequence[Any]) -> None:
+    def _stop(self, pending: Sequence[Reference]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         def end(process: int) -> None:
@@ -264,13 +272,12 @@ class _Group:
                 time.sleep(0.1)
 
 
-T = TypeVar("T")
 OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
 SCHEDULING = "SPREAD"  # of workers over the nodes
 REPORT_SECONDS = 30.0  # between two looks at shards that are under way
 
 
-def require_ray() -> Any:
+def require_ray() -> ModuleType:
     """Return the module ``ray``, which sends no statistics, or say how to install it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -280,12 +287,12 @@ def require_ray() -> Any:
     return ray
 
 
-def worker_needs(gpus: float) -> dict[str, Any]:
+def worker_needs(gpus: float) -> dict[str, object]:
     """Return what a worker takes of a node."""
     return {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": SCHEDULING}
 
 
-def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
+def worker_losses(ray: ModuleType) -> tuple[type[Exception], ...]:
     """Return Ray's errors for a worker, or a result of it, that is not there."""
     exceptions = ray.exceptions
     return exceptions.RayActorError, exceptions.ActorUnschedulableError, exceptions.ObjectLostError
@@ -313,30 +320,31 @@ class RayEngine:
                     "or join one that has some by RAY_ADDRESS"
                 )
             actor = ray.remote(**worker_needs(self.gpus))(_Worker)
-            pool = _Actors(ray, actor, ray.put(task))
+            pool = _Actors[T](ray, actor, ray.put(task))
             yield from carried_out(pool, self.workers, shards, self.report)
 
 
 @dataclass(frozen=True)
-class _Actors:
-    ray: Any
-    actor: Any
-    task: Any
+class _Actors(Generic[T]):
+    ray: ModuleType
+    actor: Actor  # the class of a worker
+    task: Reference
 
-    def start(self) -> tuple[Any, Any]:
+    def start(self) -> tuple[Actor, Reference]:
         worker = self.actor.remote(self.task)
         return worker, worker.ready.remote()
 
-    def give(self, worker: Any, shard: int) -> Any:
+    def give(self, worker: Actor, shard: int) -> Reference:
         return worker.run.remote(shard)
 
-    def wait(self, handles: list[Any]) -> Any:
+    def wait(self, handles: list[Reference]) -> Reference | None:
         done, _ = self.ray.wait(handles, num_returns=1, timeout=REPORT_SECONDS)
         return done[0] if done else None
 
-    def result(self, handle: Any) -> Any:
+    def result(self, handle: Reference) -> T:
         try:
-            return self.ray.get(handle)
+            result: T = self.ray.get(handle)
+            return result
         except worker_losses(self.ray) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             why = lines[-1][:200] if lines else "unknown"
@@ -344,28 +352,28 @@ class _Actors:
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause from None
 
-    def stop(self, worker: Any) -> None:
+    def stop(self, worker: Actor) -> None:
         self.ray.kill(worker)
 
 
-class _Worker:
-    def __init__(self, task: Task[Any]) -> None:
+class _Worker(Generic[T]):
+    def __init__(self, task: Task[T]) -> None:
         self._work = task.start()
 
     def ready(self) -> None:
         pass
 
-    def run(self, shard: int) -> Any:
+    def run(self, shard: int) -> T:
         return self._work(shard)
 
 
-def worker_environment() -> dict[str, Any]:
+def worker_environment() -> dict[str, object]:
     """Return Ray's runtime environment of workers that import what this process does.
 
     Ray starts them by a line of shell in which it does not quote the interpreter.
     """
     path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
-    environment: dict[str, Any] = {"env_vars": {"PYTHONPATH": path}}
+    environment: dict[str, object] = {"env_vars": {"PYTHONPATH": path}}
     if shlex.quote(sys.executable) != sys.executable and not os.environ.get("RAY_ADDRESS"):
         environment["py_executable"] = shlex.quote(sys.executable)
     return environment
@@ -384,7 +392,7 @@ def joined(workers: int) -> Iterator[None]:
         "include_dashboard": False,
         "object_store_memory": OBJECT_STORE,
     }
-    options: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else own
+    options = {} if os.environ.get("RAY_ADDRESS") else own
     environment = worker_environment()
     ray.init(log_to_driver=False, logging_level="error", runtime_env=environment, **options)
     try:

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -176,13 +176,19 @@ class ScoringTask:
         names = list(scorer.space.names)
         facts = {"names": names, "link": link_to_spec(link), "model": self.model.hash}
         schema, caution = answer_schema(json.dumps(facts)), scorer.caution
-        options: Any = {"workers": self.decoders, "decode": self.decode}
 
         def work(shard: int) -> ShardRecord:
             rows = plan_rows(storage, shard)
             images = StoredImages(rows)
             with one_thread():
-                parts = list(score(scorer, images, batch_size=self.batch_size, **options))
+                scored_parts = score(
+                    scorer,
+                    images,
+                    batch_size=self.batch_size,
+                    workers=self.decoders,
+                    decode=self.decode,
+                )
+                parts = list(scored_parts)
             if images.outage is not None:
                 raise images.outage
             table = pa.concat_tables([answer_table(scored, schema) for scored in parts])
@@ -201,21 +207,21 @@ class ScoringTask:
         return work
 
 
-def answer_schema(facts: str) -> Any:
+def answer_schema(facts: str) -> pa.Schema:
     """Return the columns of a shard; pyarrow before 22 reads no null in lists of fixed size."""
     text, numbers = pa.string(), pa.list_(pa.float32())
     columns = {"path": text, "labels": WORDS, "probs": numbers, "error": text, "logits": numbers}
     return pa.schema(columns, metadata={"labelwise": facts})
 
 
-def answer_table(part: Scored, schema: Any) -> Any:
+def answer_table(part: Scored, schema: pa.Schema) -> pa.Table:
     """Return the answers of a batch and its failures in the order of the rows."""
     width = len(part.space)
     rows = np.concatenate([part.rows, [failure.row for failure in part.failures]]).astype(np.int64)
     order = pa.array(np.argsort(rows, kind="stable"))
     failed = len(part.failures)
 
-    def numbers(values: Values) -> Any:
+    def numbers(values: Values) -> pa.Array:
         flat = pa.array(values.astype(np.float32).ravel())
         ends = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
         lists = pa.ListArray.from_arrays(ends, flat)
@@ -298,7 +304,7 @@ def decoders_per_worker(workers: int) -> int:
     return max(1, available_cores() // workers)
 
 
-def to_parquet(table: Any) -> bytes:
+def to_parquet(table: pa.Table) -> bytes:
     """Return the file of a table; numbers that hardly repeat would only grow by a dictionary."""
     words = [f"{field.name}.list.element" for field in table.schema if field.type == WORDS]
     words += [field.name for field in table.schema if pa.types.is_dictionary(field.type)]

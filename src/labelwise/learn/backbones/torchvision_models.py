@@ -1,7 +1,5 @@
 """Any torchvision classification model, as ``torchvision/resnet50``."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
@@ -60,14 +58,15 @@ class TorchvisionBackbone(Backbone):
         return fold(features, self.layout, features[:, 0] if self.pooling == "own" else None)
 
 
-def _network(name: str, size: int) -> Any:
-    options: dict[str, Any] = {}
+def _network(name: str, size: int) -> nn.Module:
+    options: dict[str, bool | int] = {}
     if name in ("googlenet", "inception_v3"):
         options = {"init_weights": False, "aux_logits": False}
     elif name.startswith("vit_"):
         options = {"image_size": size}
     model = models.get_model(name, weights=None, **options)
-    return create_feature_extractor(model, {_features_node(model): "features"})
+    network: nn.Module = create_feature_extractor(model, {_features_node(model): "features"})
+    return network
 
 
 def _features_node(model: nn.Module) -> str:

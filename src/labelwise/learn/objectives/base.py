@@ -8,7 +8,7 @@ gradients, and the data-parallel mean divides by W again.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import pi
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ Option = TypeVar("Option", bound=str)
 Per = Literal["entry", "image"]  # of what a loss is the mean
 
 
-def one_of(name: str, value: Option, known: Any) -> Option:
+def one_of(name: str, value: Option, known: object) -> Option:
     """Return an option if it is one of the values of a Literal."""
     known = get_args(known)
     require(value in known, f"{name} must be one of {known}, got {value!r}")

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -47,6 +47,9 @@ from labelwise.photos.words.text_image import (
     pairs_above,
 )
 from labelwise.photos.words.word_list import WordList, usual_texts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 CONCEPTS_FILE = "concepts.toml"
 SAME_TEXT, SAME_ROW = 0.95, 0.999  # cosines
@@ -109,7 +112,7 @@ SHORTEST = 3  # letters of a word that may be spelled out
 PIECE = 1.5  # letters per piece, below which a word is spelled out
 
 
-def read_tokenizer(path: Path) -> Any:
+def read_tokenizer(path: Path) -> "Tokenizer":
     """Return the tokenizer of a file."""
     try:
         from tokenizers import Tokenizer
@@ -178,9 +181,9 @@ class SentenceEncoder:
     def spelled(self, text: str) -> str | None:
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):
-            if word is not None:
-                spans[word].append(span)
+        for number, span in zip(encoding.word_ids, encoding.offsets, strict=True):
+            if number is not None:
+                spans[number].append(span)
         for pieces in spans.values():
             word = text[pieces[0][0] : pieces[-1][1]]
             if word.isalpha() and SHORTEST <= len(word) < PIECE * len(pieces):
