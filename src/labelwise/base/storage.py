@@ -23,6 +23,7 @@ from labelwise.base.text import counted, for_terminal
 from labelwise.errors import DataError, LabelwiseError
 
 if TYPE_CHECKING:
+    from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
 
 Facts = tuple[int, int]  # size and time of change
@@ -219,10 +220,8 @@ class ObjectStorage:
 
         return self._patiently(read, name)
 
-    def stream(self, name: str) -> BinaryIO:
-        opened = partial(self.filesystem.open_input_file, self._path(name))
-        stream: BinaryIO = self._patiently(opened, name)
-        return stream
+    def stream(self, name: str) -> "NativeFile":
+        return self._patiently(lambda: self.filesystem.open_input_file(self._path(name)), name)
 
     def size(self, name: str) -> int | None:
         from pyarrow.fs import FileType

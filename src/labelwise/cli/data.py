@@ -3,7 +3,7 @@
 import sys
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
@@ -192,19 +192,19 @@ def split_table(
     table = load_table(source, assign, skip_missing, skip_broken, duplicates, extension)
     there = table.split_sizes()
     listed = ", ".join(f"{name} {count:,}" for name, count in there.items())
-    how: dict[str, Any] = {"seed": seed or 0, "by_content": by_content}
     if by_content and ((val is not None and "val" not in there) or shares or not there):
         table, sentence = copies_as_groups(table, make_watch())
         tell(*filter(None, [sentence]))
     if val is not None:
         if "val" in there:
             raise DataError(f"{table.name} has a val split already ({listed}); draw with --shares")
-        parted = with_validation(table, share=val, **how)
+        parted = with_validation(table, share=val, seed=seed or 0, by_content=by_content)
     elif there and shares is None:
         mend = f"take validation out of train with `--val 0.1`, or draw with `--shares {SHARES}`"
         raise DataError(f"{table.name} has a split already ({listed}); {mend}")
     else:
-        parted = stratified_split(table, _shares(shares or SHARES), **how)
+        wanted = _shares(shares or SHARES)
+        parted = stratified_split(table, wanted, seed=seed or 0, by_content=by_content)
     export(parted, Path(out))
     sizes = parted.split_sizes()
     say(f"wrote {out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}")

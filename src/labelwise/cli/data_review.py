@@ -181,14 +181,18 @@ def review_table(
         suspect_questions,
     )
 
-    how: dict[str, Any] = {"folds": folds or 5, "seed": seed or 0}
+    folds, seed = folds or 5, seed or 0
     level = 0.2 if wrong_at_most is None else wrong_at_most
-    predictions = reviewable(source, split, seed=seed or 0, scores=scores, link=link, labels=labels)
+    predictions = reviewable(source, split, seed=seed, scores=scores, link=link, labels=labels)
     truth, observed = predictions.labels, predictions.observed
-    odds = crossfit_log_odds(predictions.logits, truth, predictions.link, observed, **how)
+    odds = crossfit_log_odds(
+        predictions.logits, truth, predictions.link, observed, folds=folds, seed=seed
+    )
     if context is None:
         context = 1 < len(predictions.names) <= MOST_IN_CONTEXT
-    odds = crossfit_true_log_odds(odds, truth, observed, context=context, **how).log_odds
+    odds = crossfit_true_log_odds(
+        odds, truth, observed, context=context, folds=folds, seed=seed
+    ).log_odds
     known, most = predictions.certain(), top or 1000
     suspects = find_suspects(odds, predictions.majority, known, kind=find, most=most)
     asked = suspect_questions(suspects, predictions, checks, seed or 0)

@@ -133,8 +133,12 @@ def evaluate(
     names = {param.name for param in CALL.get().command.params} - {"place", "overwrite"}
     refuse(f"{place} {kind}", *sorted(names - EVERY - OPTIONS[kind]))
     fixed = None if rule is None or "run" in kind else fixed_rule(rule)
-    figures: dict[str, Any] = {"bins": bins, "k": top_k, "curves": True}
-    figures["query_length"] = query_length
+    figures: dict[str, Any] = {
+        "bins": bins,
+        "k": top_k,
+        "curves": True,
+        "query_length": query_length,
+    }
     if taxonomy is not None:
         figures["taxonomy"] = Taxonomy.read(taxonomy)
     if attributes is not None:

@@ -24,6 +24,7 @@ from labelwise.models.answer_files import NOT_FINITE, Answer
 from labelwise.pictures import ImageSource, as_images
 from labelwise.pictures.duplicates import looks_of
 from labelwise.pictures.inputs import Failure, Mapped, mapped
+from labelwise.pictures.memory import Pictures
 from labelwise.pictures.transform import Transform
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
@@ -89,7 +90,7 @@ class DeployedModel(Scorer, Protocol):
         """What must stand beside every probability of this model, None if nothing must."""
 
     def predict(
-        self, pictures: Any, /, *, batch_size: int = ..., workers: int | None = ...
+        self, pictures: Pictures, /, *, batch_size: int = ..., workers: int | None = ...
     ) -> "Scored":
         """Return the probabilities and label sets of pictures of any kind."""
 
@@ -219,8 +220,15 @@ def score(
             return (*answers, looks_of(inputs)) if inputs.ndim == 4 else answers
         return (scorer.logits(inputs),)
 
-    how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "decode": decode}
-    parts = inferred(scorer, network, images, rows=rows, **how)
+    parts = inferred(
+        scorer,
+        network,
+        images,
+        rows=rows,
+        batch_size=batch_size,
+        workers=workers,
+        decode=decode,
+    )
     empty = np.empty((0, len(scorer.space)), np.float32)
     with closing(parts):
         for batch in parts:
@@ -255,8 +263,9 @@ def inferred(
     ``rows``, ``values`` (one row for each of them) and ``failures``.
     """
     if isinstance(scorer, TorchScorer):
-        how: dict[str, Any] = {"rows": rows, "batch_size": batch_size, "workers": workers}
-        return scorer.inferred(network, images, decode=decode, **how)
+        return scorer.inferred(
+            network, images, rows=rows, batch_size=batch_size, workers=workers, decode=decode
+        )
     if decode == "cuda":
         raise ValueError("decode=cuda needs a model on a CUDA device; this one is on the cpu")
     some = mapped(network, images, scorer.transform, rows=rows, threads=workers)
@@ -331,7 +340,7 @@ def scored(
 
 def predict(
     scorer: Scorer,
-    pictures: Any,
+    pictures: Pictures,
     *,
     batch_size: int = 64,
     workers: int | None = None,

@@ -100,7 +100,7 @@ def read_ahead(
             values = to_device(torch.from_numpy(array[batch]), device)  # indexing copies
             as_planes = isinstance(images, ArrayImages)
             yield Inputs(batch, values.permute(0, 3, 1, 2) if as_planes else values)
-    elif on_gpu and transform.is_plain:
+    elif on_gpu:
         yield from decoded_inputs(images, transform, batches, workers, device)
     else:
         yield from resized_inputs(images, transform, batches, workers, device)

@@ -18,7 +18,6 @@ share a word with chance 0.96, those of 0.97 with 0.99.
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +27,6 @@ from labelwise.base.array_api import A, namespace
 from labelwise.base.arrays import Floats, is_tensor
 from labelwise.base.groups import joined_rows
 from labelwise.pictures.decode import decode
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 Vectors = NDArray[np.float32]
 Words = NDArray[np.uint16]
@@ -89,7 +84,7 @@ def looks_of(inputs: A) -> A:
 
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for
-def _waves(side: int, device: "torch.device") -> "Tensor":
+def _waves(side: int, device: Any) -> Any:
     """Return the lowest waves (KEPT, side) of the means of SIDE windows of a side, on a device."""
     from scipy.fft import dct
 

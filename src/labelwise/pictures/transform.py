@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, exp, floor, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,7 +161,6 @@ class Transform:
     crop: float | None = None
     reduced_jpeg: bool = False
     bands: Bands | None = None
-    is_plain: ClassVar[bool] = True  # whether others may do what ``resize`` does, as it stands here
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(self.mean))  # JSON brings lists back

@@ -113,7 +113,7 @@ class Work:
         return (SLOT_BYTES - HEADER) // item_bytes
 
     def fits(self, images: ImageSource) -> bool:
-        return self.transform.is_plain and images.all_encoded and self.most_items > 0
+        return images.all_encoded and self.most_items > 0
 
     def load(
         self, images: ImageSource, row: int, window: Window | None = None

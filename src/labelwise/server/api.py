@@ -71,9 +71,14 @@ def answering(api: APIRouter, run: Callable[..., Coroutine[Any, Any, Any]]) -> C
                 step()
             return result
 
-        how: dict[str, Any] = {"methods": [method], "summary": summary}
-        how["dependencies"] = None if method == "GET" else JSON
-        api.add_api_route(path, answered, name=name or work.__name__, **how)
+        api.add_api_route(
+            path,
+            answered,
+            name=name or work.__name__,
+            methods=[method],
+            summary=summary,
+            dependencies=None if method == "GET" else JSON,
+        )
 
     return ask
 
@@ -235,8 +240,14 @@ def add_session(api: APIRouter, settings: ServeSettings) -> None:
         if settings.token is None or not same_token(given.token, settings.token):
             raise RefusedError(401, "this is not the token of the server")
         cookie, is_https = cookie_value(settings.token), request.scope["scheme"] == "https"
-        kept: dict[str, Any] = {"httponly": True, "samesite": "strict", "max_age": 30 * 86400}
-        response.set_cookie(COOKIE, cookie, secure=is_https, **kept)
+        response.set_cookie(
+            COOKIE,
+            cookie,
+            secure=is_https,
+            httponly=True,
+            samesite="strict",
+            max_age=30 * 86400,
+        )
 
 
 def _add_models(api: APIRouter, service: Service) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from fastapi import Query as Option
@@ -245,8 +245,9 @@ class Library:
         top: Top = 50,
     ) -> schemas.TextAnswer:
         hits = self._alike(photos_like_album(self.index, album, top))
-        facts: dict[str, Any] = dict.fromkeys(("query", "at_least", "doubt"))
-        return schemas.TextAnswer(text=_named(album), hits=hits, **facts)
+        return schemas.TextAnswer(
+            text=_named(album), hits=hits, query=None, at_least=None, doubt=None
+        )
 
     def complete(self, q: Annotated[str, Option(max_length=2000)] = "") -> list[str]:
         return complete(q, self.index.space, self.index.taxonomy)[:20]
@@ -425,13 +426,16 @@ class ListChecks:
         name, wrong = str(query or asked.q), asked.wrong_at_most
         key = (name, wrong, asked.top, asked.answers, photos)
         if key not in self._sessions:
-            how: dict[str, Any] = {"wrong_at_most": wrong}
             if query is None:
                 album = asked.q.removeprefix(LIKE)
                 hits = photos_like_album(index, album, asked.top or SUGGESTED)
-                made = CheckSession.of_ranked(index, name_of("album", album), hits, **how)
+                made = CheckSession.of_ranked(
+                    index, name_of("album", album), hits, wrong_at_most=wrong
+                )
             else:
-                made = CheckSession(index, query, top=asked.top, answers=asked.answers, **how)
+                made = CheckSession(
+                    index, query, top=asked.top, answers=asked.answers, wrong_at_most=wrong
+                )
             self._sessions[key] = made
             if len(self._sessions) > SESSIONS_KEPT:
                 self._sessions.popitem(last=False)

@@ -203,9 +203,14 @@ class PhotoTools:
         newest_first: bool = False,
     ) -> PhotoList:
         """Find photos by labels, the most probable first, with an estimate of how much is wrong."""
-        cut: dict[str, Any] = {"at_least": at_least, "wrong_about": wrong_about}
-        cut["sort"] = "date" if newest_first else "score"
-        answered = answer(self.index, self._query(query), top=top, **cut)
+        answered = answer(
+            self.index,
+            self._query(query),
+            top=top,
+            at_least=at_least,
+            wrong_about=wrong_about,
+            sort="date" if newest_first else "score",
+        )
         photos = []
         for hit, named in self._named(answered.hits):
             photos.append(FoundPhoto.model_validate({**hit.record(), **named}))

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -450,9 +450,13 @@ class Service:
         answers = sum(alarm.audited for alarm in alarms)
         photos = 0 if library is None else library.index.photos
         needed = min(ENOUGH_ANSWERS, photos * len(model.names)) or ENOUGH_ANSWERS
-        fits = "yes" if answers >= needed else "too few answers"
-        facts: dict[str, Any] = {"answers": answers, "answers_needed": needed, "shares": shares}
-        facts |= {"fits": "no" if any(alarm.raised for alarm in alarms) else fits, "notes": notes}
-        facts["alarms"] = [schemas.AlarmView.model_validate(alarm) for alarm in alarms]
-        facts["promises"] = await self.promise_views(model)
-        return schemas.TrustView.model_validate(facts)
+        fits: Literal["yes", "too few answers"] = "yes" if answers >= needed else "too few answers"
+        return schemas.TrustView(
+            answers=answers,
+            answers_needed=needed,
+            shares=shares,
+            fits="no" if any(alarm.raised for alarm in alarms) else fits,
+            notes=notes,
+            alarms=[schemas.AlarmView.model_validate(alarm) for alarm in alarms],
+            promises=await self.promise_views(model),
+        )

@@ -259,23 +259,23 @@ class _Processes(Generic[T]):
         self.task = task
         self.processes: dict[Pipe[T], BaseProcess] = {}
 
-    def start(self) -> tuple[Pipe[T], Pipe[T]]:
+    def start(self) -> "tuple[Pipe[T], Pipe[T]]":
         ours, theirs = SPAWN.Pipe()
         self.processes[ours] = SPAWN.Process(target=_work, args=(theirs,), daemon=True)
         self.processes[ours].start()
         theirs.close()  # so that its death is seen as the end of the pipe
         return ours, ours
 
-    def give(self, worker: Pipe[T], shard: int) -> Pipe[T]:
+    def give(self, worker: "Pipe[T]", shard: int) -> "Pipe[T]":
         with suppress(OSError):  # it died while it was idle: the next look says so
             worker.send(shard)
         return worker
 
-    def wait(self, handles: list[Pipe[T]]) -> Pipe[T]:
+    def wait(self, handles: "list[Pipe[T]]") -> "Pipe[T]":
         ready = connection.wait(handles)
         return next(handle for handle in handles if handle in ready)
 
-    def result(self, handle: Pipe[T]) -> T:
+    def result(self, handle: "Pipe[T]") -> T:
         try:
             result, error, asks = handle.recv()
             if asks:
@@ -286,7 +286,7 @@ class _Processes(Generic[T]):
             raise error
         return result
 
-    def stop(self, worker: Pipe[T]) -> None:
+    def stop(self, worker: "Pipe[T]") -> None:
         process = self.processes.pop(worker)
         process.kill()
         process.join()

@@ -92,7 +92,7 @@ def accelerated(
     graphs = torch.cuda.is_available()
     run = plain
     if compiled:
-        options: dict[str, Any] = {"triton.cudagraphs": True}  # what "reduce-overhead" is
+        options: Any = {"triton.cudagraphs": True}  # what "reduce-overhead" is
         run = torch.compile(plain, dynamic=False, options=options if graphs else None)
 
     def loss(images: Tensor, targets: Targets) -> Tensor:

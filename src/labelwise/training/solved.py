@@ -96,10 +96,15 @@ class EyeSource(FeatureSource):
 
     def features(self, solving: Solving, table: LabelTable) -> Any:
         hardware, watch = solving.settings.hardware, solving.watch
-        how: dict[str, Any] = {"workers": hardware.workers, "watch": watch}
-        how["outputs"] = self.eye.head_features
         try:
-            return features(self.eye, table.images, hardware.features_cache, **how)
+            return features(
+                self.eye,
+                table.images,
+                hardware.features_cache,
+                workers=hardware.workers,
+                watch=watch,
+                outputs=self.eye.head_features,
+            )
         except ImageError:
             readable(solving.settings, solving.table, watch)  # raises with all of them
             raise
