@@ -18,6 +18,7 @@ share a word with chance 0.96, those of 0.97 with 0.99.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

@@ -15,19 +15,22 @@ from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluation import Evaluation, Subgroups, TrainingRows, evaluate
 from labelwise.links import Link
 from labelwise.models.run_folder import RunFolder
+from labelwise.models.seen_photos import HeldOutCopies, seen_held_out, seen_photos
+from labelwise.pictures import ImageSource
+from labelwise.pictures.worker import shown_images
 from labelwise.predictions import Predictions
 from labelwise.report.charts import save_charts
 from labelwise.report.examples import ExampleGroup, choose_examples, copy_examples
 from labelwise.report.page import page, write_report
 from labelwise.scores import RunScores, fixed_rule, read_run, score_data
+from labelwise.scores.run import adapted_to_shares
+from labelwise.tables import LabelTable, load
 from labelwise.tables.tabular import open_tabular
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import nearest
 
 if TYPE_CHECKING:
     from labelwise.learn.predictor import Predictor
-    from labelwise.pictures import ImageSource
-    from labelwise.tables import LabelTable
     from labelwise.training.run import Run
 
 NOT_IN_TABLE = "(not in the table)"
@@ -53,14 +56,12 @@ def report_run(run: "Run", *, command: str | None = None) -> Path:
 
 
 def _examples(
-    run: RunFolder, rows: Predictions, link: Link | None, images: "ImageSource | None" = None
+    run: RunFolder, rows: Predictions, link: Link | None, images: ImageSource | None = None
 ) -> tuple[ExampleGroup, ...]:
     if link is None:
         return ()
     if images is None:
         return choose_examples(rows, link)
-    from labelwise.models.seen_photos import HeldOutCopies
-    from labelwise.pictures.worker import shown_images
 
     shown, predictor = shown_images(images, run.spec.transform), None
     if run.spec.head.name == "query2label":  # the weights of another are not read
@@ -126,7 +127,6 @@ def measured_run(
     With ``photos`` examples have pictures, where those are still there. With ``without_seen`` it is
     of those that do not look like a photo it was fitted on, with the figures of all in the notes.
     """
-    from labelwise.models.seen_photos import HeldOutCopies
 
     run, files = _refitted(read_run(folder, split), fitted), RunFolder(folder)
     if without_seen:
@@ -155,8 +155,7 @@ def _training(run: RunFolder, link: Link | None) -> TrainingRows:
     return TrainingRows.of(run.predictions("val") if "val" in run.splits else None, link, counts)
 
 
-def _photos_of(run: RunFolder) -> "ImageSource | None":
-    from labelwise.tables import load
+def _photos_of(run: RunFolder) -> ImageSource | None:
 
     with suppress(LabelwiseError, KeyError):
         if "://" not in run.data:
@@ -168,7 +167,6 @@ def _photos_of(run: RunFolder) -> "ImageSource | None":
 def _without_seen(
     folder: Path, run: RunScores, rule: str | None, figures: Figures
 ) -> tuple[RunScores, tuple[str, ...]]:
-    from labelwise.models.seen_photos import seen_held_out
 
     rows = run.predictions
     seen = seen_held_out(folder, rows.ids, make_watch(sys.stderr))
@@ -184,7 +182,7 @@ def _without_seen(
 
 def measured_data(
     folder: Path,
-    table: "LabelTable",
+    table: LabelTable,
     rule: str | None,
     figures: Figures,
     *,
@@ -195,8 +193,6 @@ def measured_data(
     fitted: "Predictor | None" = None,
 ) -> Measured:
     """Return the evaluation of a run's model on labelled data, and what else its page shows."""
-    from labelwise.models.seen_photos import seen_photos
-    from labelwise.scores.run import adapted_to_shares
 
     watch = make_watch(sys.stderr)
     seen = seen_photos(folder, table, watch)
