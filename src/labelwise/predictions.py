@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +25,12 @@ from labelwise.base.groups import Groups
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.table_files import matrix_of_lists, with_text
 from labelwise.base.text import counted, first_line, one_line_of
+from labelwise.calibration.auto import link_from_spec, link_to_spec
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
+from labelwise.links import Link, check_log_probs
 from labelwise.taxonomy import AttributeColumns, Settled
 from labelwise.types import LabelSpace, matching_columns
-
-if TYPE_CHECKING:
-    from labelwise.links import Link
-
 
 FORMAT = 1
 
@@ -55,7 +52,7 @@ class Predictions:
     observed: NDArray[np.bool_] | None
     names: tuple[str, ...]
     split: str
-    link: "Link | None" = None
+    link: Link | None = None
     group: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -115,7 +112,7 @@ class Predictions:
         """Return the probabilities (N, K) that rules are fitted and applied to."""
         return self._own_link().decision_probs(self.logits)
 
-    def _own_link(self) -> "Link":
+    def _own_link(self) -> Link:
         if self.link is None:
             way_out = "calibrate them first, for example with --calibrator platt"
             raise SettingsError(f"these scores only rank labels, without probabilities; {way_out}")
@@ -150,7 +147,7 @@ class Predictions:
         known = True if self.observed is None else self.observed
         return bool(((self.labels > 0) & (self.labels < 1) & known).any())
 
-    def with_link(self, link: "Link | None") -> "Predictions":
+    def with_link(self, link: Link | None) -> "Predictions":
         return replace(self, link=link)
 
     def take(self, rows: NDArray[np.intp]) -> "Predictions":
@@ -197,8 +194,6 @@ class Predictions:
 
     def save(self, path: Path) -> None:
         """Write the Parquet file; an interrupted write leaves the old file whole."""
-        from labelwise.calibration.auto import link_to_spec
-
         with np.errstate(over="ignore"):
             logits = self.logits.astype(np.float32)
         if (np.isinf(logits) & np.isfinite(self.logits)).any():
@@ -318,11 +313,8 @@ def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dic
     return table, whole
 
 
-def _made_link(spec: dict[str, object], names: Sequence[str]) -> "Link":
+def _made_link(spec: dict[str, object], names: Sequence[str]) -> Link:
     """Return the link if it can be used with so many labels; one row is enough to see it."""
-    from labelwise.calibration.auto import link_from_spec
-    from labelwise.links import check_log_probs
-
     link = link_from_spec(spec)
     try:
         check_log_probs(*link.log_probs(np.zeros((1, len(names)))))

@@ -5,6 +5,7 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from labelwise.base.files import write_text
 from labelwise.base.progress import make_watch
 from labelwise.base.text import counted
 from labelwise.cli.arguments import (
@@ -82,7 +83,6 @@ def describe_table(
     """
     from yaml import safe_dump
 
-    from labelwise.base.files import write_text
     from labelwise.tables.checks import (
         count_mismatches,
         describe,

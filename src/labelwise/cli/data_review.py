@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri
 from labelwise.base.text import counted
 from labelwise.cli.arguments import (
     Answers,
@@ -162,7 +163,6 @@ def review_table(
         )
         return
     refuse("it is for --find next", *OF_NEXT)
-    from labelwise.base.storage import is_uri
     from labelwise.scores.embeddings import holds_vectors
 
     if Path(source).is_dir() or is_uri(source) or holds_vectors(Path(source)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri, storage_at
 from labelwise.cli.arguments import (
     Assign,
     Attributes,
@@ -113,7 +114,6 @@ def evaluate(
     Scores come as .csv, .tsv, .parquet, .npz or .jsonl. Shards are summed up, so memory does not
     grow with the rows. -o names a folder for the report, the charts and evaluation.json.
     """
-    from labelwise.base.storage import is_uri, storage_at
     from labelwise.evaluation import evaluate as measure
     from labelwise.models import load_model
     from labelwise.models.run_folder import RunFolder, fetched_run
@@ -212,7 +212,6 @@ def evaluate(
 
 def _kind_of(place: str, data: str | None) -> str:
     """Return in words what a place holds."""
-    from labelwise.base.storage import is_uri
     from labelwise.models.loading import is_exported, refuse_program
 
     path = Path(place)

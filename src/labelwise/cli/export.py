@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from labelwise.base.files import replacing
 from labelwise.base.progress import make_watch
 from labelwise.cli.arguments import Data, Format, ImageSize, NeededOut, Weights, option
 from labelwise.cli.command import app, refuse, refuse_overwriting, verb
@@ -106,7 +107,6 @@ def export(
         refuse("an eye is compared with its network on random pictures", "data")
         _eye(str(run), place, weights, image_size)
         return
-    from labelwise.base.files import replacing
     from labelwise.models.run_folder import RunFolder
     from labelwise.pictures import labelwise_runtime
 

@@ -13,6 +13,7 @@ import typer
 
 from labelwise.base.files import require_room
 from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri, without_options
 from labelwise.base.text import counted
 from labelwise.cli.arguments import (
     BatchSize,
@@ -105,7 +106,6 @@ def predict(
     a file of scores into probabilities and labels. --by GROUP --pool any first makes one row of
     each group.
     """
-    from labelwise.base.storage import is_uri, without_options
 
     fitted = _fitted_files([model, *map(Path, images[:-1])])
     if fitted:
@@ -210,7 +210,6 @@ def _predict_shards(
     batch_size: int,
     shard_rows: int,
 ) -> None:
-    from labelwise.base.storage import without_options
     from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, make_engine, predict_shards
     from labelwise.shards.scoring_task import decoders_per_worker

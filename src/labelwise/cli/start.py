@@ -12,6 +12,7 @@ import typer
 
 from labelwise import __version__
 from labelwise.base.allocator import keep_freed_memory
+from labelwise.base.text import printable
 from labelwise.cli.command import app, data_app, papers_app
 from labelwise.cli.text import complain, stopped
 from labelwise.errors import LabelwiseError, QuestionError
@@ -88,8 +89,6 @@ def _sentence(error: Exception) -> str:
         if extra is not None:
             return f"This needs labelwise[{extra}]: pip install 'labelwise[{extra}]'"
     if isinstance(error, UnicodeEncodeError) and error.reason.startswith("surrogates"):
-        from labelwise.base.text import printable
-
         around = error.object[max(0, error.start - NAME_SHOWN) : error.end + NAME_SHOWN]
         return f"the name {printable(around)} is not UTF-8; rename it, or choose another"
     if isinstance(error, OSError) and error.strerror:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.base.progress import make_watch
+from labelwise.base.storage import is_uri, without_options
 from labelwise.base.text import counted
 from labelwise.cli.arguments import Confidence, DryRun, Undo, WrongAtMost, option
 from labelwise.cli.command import app, as_typed, refuse, verb
@@ -214,7 +215,6 @@ class Writing:
 
 
 def _refuse_bucket(index: "Index", folder: Path) -> None:
-    from labelwise.base.storage import is_uri, without_options
 
     bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
     if bucket is not None:

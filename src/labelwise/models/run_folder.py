@@ -56,6 +56,7 @@ from labelwise.base.text import one_line_of
 from labelwise.decide.rules import far_apart
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.models.spec import MODEL_FILE, SOLVED_FILE, WEIGHTS_FILE, ModelSpec
+from labelwise.pictures.decode import find_images
 
 if TYPE_CHECKING:
     from labelwise.evaluation import Evaluation
@@ -286,8 +287,6 @@ class RunFolder:
 
     def predict(self, pictures: Any, **options: Any) -> "Scored":
         if isinstance(pictures, str | Path) and Path(pictures).is_dir():
-            from labelwise.pictures.decode import find_images
-
             pictures = [Path(pictures) / name for name in find_images(Path(pictures))[0]]
         return self.model().predict(pictures, **options)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import (
@@ -23,15 +23,14 @@ from labelwise import __version__
 from labelwise.base.files import MOST_FACTS, read_regular, replacing, summed, without_sum
 from labelwise.base.pydantic_errors import first_fault
 from labelwise.base.text import one_line, one_line_of
-from labelwise.decide import Rule
+from labelwise.calibration.auto import link_from_spec
+from labelwise.decide import Promise, Rule
+from labelwise.decide.rules import rule_from_spec
 from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.links import Link, check_log_probs
 from labelwise.pictures import Transform
 from labelwise.taxonomy import AttributeColumns, LabelTree, Taxonomy
 from labelwise.types import LabelSpace
-
-if TYPE_CHECKING:
-    from labelwise.links import Link
-
 
 MODEL_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"  # of a network that was trained
@@ -137,15 +136,11 @@ class ModelSpec(BaseModel):
             raise ValueError(str(error)) from None
 
     @cached_property
-    def made_link(self) -> "Link | None":
-        from labelwise.calibration.auto import link_from_spec
-
+    def made_link(self) -> Link | None:
         return None if self.link is None else link_from_spec(self.link)
 
     @cached_property
     def made_rule(self) -> Rule:
-        from labelwise.decide.rules import rule_from_spec
-
         return rule_from_spec(self.rule)
 
     @cached_property
@@ -219,14 +214,12 @@ class ModelSpec(BaseModel):
 
 def require_fit(
     space: LabelSpace,
-    link: "Callable[[], Link | None]",
+    link: Callable[[], Link | None],
     rule: Callable[[], Rule],
     promises: Sequence[Mapping[str, object]] = (),
     taxonomy: Taxonomy | None = None,
 ) -> None:
     """Raise a ValueError unless these can be made and fit the labels; one row is enough to see."""
-    from labelwise.links import check_log_probs
-
     columns = len(space)
     try:
         if taxonomy is not None:
@@ -234,8 +227,6 @@ def require_fit(
     except LabelwiseError as error:
         raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
     for promise in promises:
-        from labelwise.decide import Promise
-
         try:
             Promise.from_spec(promise)
         except LabelwiseError as error:

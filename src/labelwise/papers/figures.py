@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
+from PIL.Image import Image
 
 from labelwise.base.arrays import Numbers
 from labelwise.base.files import replacing
@@ -39,11 +40,8 @@ from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.queries import Query, bind
 from labelwise.types import LabelSpace
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from PIL.Image import Image
-
+Axes = Any  # of matplotlib
+Figure = Any
 COLOURS = ("#0b62a8", "#b3530c", "#3b7d3a", "#7b4ba0", "#6a727b", "#a8324a")
 INK, RIGHT, WRONG = "#59616a", "#2c7a3f", "#b0b5ba"
 SHOWN_LABELS, RETRIEVED, BINS = 5, 6, 10
@@ -72,7 +70,7 @@ class Drawn:
             raise DataError("this figure shows photos, and the data holds features only")
         return self.images
 
-    def picture(self, name: str, side: int = 256) -> "Image":
+    def picture(self, name: str, side: int = 256) -> Image:
         """Return the photo of an id, its sides not much longer than ``side`` pixels."""
         return self.pictures.read(list(self.pictures.ids).index(name), side)
 
@@ -302,7 +300,7 @@ def set_sizes(figure: Figure, shown: Drawn) -> None:
         axes.legend(**SMALL)
 
 
-def _steps(axes: "Axes", sizes: Numbers, longest: int, colour: str, name: str) -> None:
+def _steps(axes: Axes, sizes: Numbers, longest: int, colour: str, name: str) -> None:
     shares = np.bincount(np.minimum(sizes, longest), minlength=longest + 1) / len(sizes)
     axes.stairs(shares, np.arange(longest + 2) - 0.5, color=colour, label=name, linewidth=1.5)
 

@@ -42,6 +42,7 @@ from labelwise.photos.index import Index, KnownPhotos
 from labelwise.photos.shift import LibraryLikeness, likeness_of
 from labelwise.photos.store import Fact
 from labelwise.photos.topk import Ranking, Rows, ranking_of
+from labelwise.pictures.memory import BytesImages
 from labelwise.queries import BoundQuery, CalibratedQuery, HitCount, Query, calibrate_query
 from labelwise.queries.query import AllOf, literal_of
 from labelwise.types import LabelSpace
@@ -546,7 +547,6 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
         return [*hits_of(index, (), np.array([known]), np.ones(1)), *copies], similar
     from labelwise.models.loading import load_model
     from labelwise.models.scoring import score
-    from labelwise.pictures.memory import BytesImages
 
     projection = index.embeddings.projection
     if projection is None:
