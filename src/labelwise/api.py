@@ -185,10 +185,10 @@ def evaluate(
 
 
 def as_predictions(
-    scores: Any,
-    labels: Any,
+    scores: object,
+    labels: object,
     *,
-    observed: Any = None,
+    observed: object = None,
     names: Sequence[str] | None = None,
     logits: bool = False,
 ) -> Predictions:
@@ -233,12 +233,12 @@ class Calibrate:
 
     def __call__(
         self,
-        logits: Any,
-        labels: Any = None,
+        logits: object,
+        labels: object = None,
         link: Link | None = None,
         *,
         method: str = "auto",
-        observed: Any = None,
+        observed: object = None,
     ) -> Link:
         """Return the link that turns logits into calibrated probabilities: ``link(new_logits)``.
 

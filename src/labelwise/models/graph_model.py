@@ -1,7 +1,6 @@
 """Exported models as scorers: an ``.onnx`` file, which onnxruntime runs."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +63,7 @@ class OnnxModel:
     name: str = "the exported model"
     threads: int | None = None
     _sessions: "dict[Part, InferenceSession]" = field(default_factory=dict, init=False, repr=False)
-    _opening: AbstractContextManager[bool] = field(default_factory=Lock, init=False, repr=False)
+    _opening: Any = field(default_factory=Lock, init=False, repr=False)
 
     @staticmethod
     def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":

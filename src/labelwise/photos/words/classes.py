@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,9 +47,6 @@ from labelwise.photos.words.text_image import (
     pairs_above,
 )
 from labelwise.photos.words.word_list import WordList, usual_texts
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 CONCEPTS_FILE = "concepts.toml"
 SAME_TEXT, SAME_ROW = 0.95, 0.999  # cosines
@@ -112,7 +109,7 @@ SHORTEST = 3  # letters of a word that may be spelled out
 PIECE = 1.5  # letters per piece, below which a word is spelled out
 
 
-def read_tokenizer(path: Path) -> "Tokenizer":
+def read_tokenizer(path: Path) -> Any:
     """Return the tokenizer of a file."""
     try:
         from tokenizers import Tokenizer

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -52,15 +52,12 @@ from labelwise.photos.words.text_image import (
 from labelwise.photos.words.word_list import usual_texts
 from labelwise.pictures.transform import Transform
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """A tokenizer as a model's training used it; ``fill`` fills texts up to full length."""
 
-    tokenizer: "Tokenizer"
+    tokenizer: Any
     places: int
     fill: int | None = None
     fill_left: bool = False
