@@ -4,9 +4,7 @@ import csv
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from labelwise.base.files import replacing, require_regular
 from labelwise.base.text import as_cell, first_line
@@ -73,8 +71,9 @@ def with_text(
     return table
 
 
-def matrix_of_lists(column: "pa.ChunkedArray", width: int, name: str) -> np.ndarray:
+def matrix_of_lists(column: "pa.ChunkedArray", width: int, name: str) -> Any:
     """Return a column of lists, each of ``width`` numbers, as a matrix; others are an error."""
+    import numpy as np
     import pyarrow as pa
 
     kind = column.type

@@ -42,9 +42,9 @@ class AccessLog:
     def start(self) -> None:
         self._writer.start()
 
-    def note(self, *, path: str, **facts: object) -> None:
+    def note(self, **facts: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = json.dumps({"time": now, **facts, "path": path[:LONGEST_PATH]})
+        line = json.dumps({"time": now, **facts, "path": facts["path"][:LONGEST_PATH]})
         if self._lines.qsize() < LINES_WAITING:
             self._lines.put(LogRecord("access", INFO, "", 0, line, None, None))
 

@@ -142,10 +142,8 @@ class _Effort:
 
     def use_all_rows(self) -> None:
         """Solve the head that was kept once more with the rows that compared the tries."""
-        settings, folder = (
-            Settings.model_validate(self.run.settings),
-            RunFolder(self.trials / "solved-all"),
-        )
+        settings = Settings.model_validate(self.run.settings)
+        folder = RunFolder(self.trials / "solved-all")
         if settings.features is not None and settings.keep_val:
             chosen = settings.model_copy(update={"keep_val": self.settings.keep_val})
             self.begin(chosen, folder.path, self.watch)
