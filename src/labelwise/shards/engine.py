@@ -155,7 +155,7 @@ H = TypeVar("H")
 R = TypeVar("R", covariant=True)
 
 
-class Pool(Protocol[W, H, R]):
+class WorkerPool(Protocol[W, H, R]):
     """Workers, and handles of what they do: starting, or a shard."""
 
     def start(self) -> tuple[W, H]: ...
@@ -172,7 +172,7 @@ class Pool(Protocol[W, H, R]):
 
 
 def carried_out(
-    pool: Pool[W, H, T],
+    pool: WorkerPool[W, H, T],
     workers: int,
     shards: Iterable[int],
     report: Callable[[list[int]], None] | None = None,
