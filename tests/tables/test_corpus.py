@@ -183,6 +183,16 @@ def test_a_label_without_training_photos_is_named(folder):
     assert "no photo in train has the label 'cat': a model cannot learn it" in describe(table).notes
 
 
+def test_the_settings_that_describe_writes_say_how_the_file_is_written(folder):
+    """Oracle: the labels that the file was written from."""
+    folder.pictures("a.jpg", "b.jpg")
+    file, settings = folder.path / "t.csv", folder.path / "s.yaml"
+    file.write_bytes("path,labels\na.jpg,σκύλος\nb.jpg,γάτα\n".encode("cp1253"))
+    run_verb("data", "describe", file, "--set", "encoding=cp1253", "--settings", settings)
+    again = load(file, **read_yaml(settings)["data_options"])
+    assert list(again.space.names) == ["γάτα", "σκύλος"]
+
+
 def test_the_settings_that_describe_writes_reproduce_the_reading(folder):
     folder.pictures("a.jpg", "b.jpg", "c.jpg")
     text = "Datei;Arten;Ort\na.jpg;Fuchs/Reh;x\nb.jpg;?;y\nc.jpg;Reh;z\nc.jpg;Reh;z\n"

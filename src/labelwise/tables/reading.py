@@ -249,8 +249,8 @@ def _path_roles(look: Look) -> list[RoleChoice]:
     given = look.given
     if {"path", "image"} & given.columns.keys() or any(cells.binary for cells in look.columns):
         return [RoleChoice()]
-    taken = {*given.placed(), *(given.one_hot or ())}
-    by_name = {c.name.strip(): c for c in look.columns if c.name.strip() not in {*taken, ""}}
+    taken = {*given.placed(), *(given.one_hot or ()), ""}
+    by_name = {c.name.strip(): c for c in look.columns if c.name.strip() not in taken}
     exact = [name for name in (*PATH_HEADERS, *["image"] * look.text_only) if name in by_name]
     if not exact and any(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in by_name):
         return [RoleChoice()]  # a table without a header
@@ -647,7 +647,7 @@ def _block_roles(free: _Free, block: Sequence[str], as_written: bool = False) ->
     columns, kinds, levels = free.columns, free.kinds, free.levels
     unsure = [n for n in block if len(n) > 1 and levels[n] and not as_written]
     unsure += [*_saying_none(block), *_other_words(columns, block)]
-    unsure = list(dict.fromkeys(unsure))
+    unsure, doubted = list(dict.fromkeys(unsure)), {*unsure}
     states = {*block}
     plain = [name for name in kinds if not levels[name] and name not in states]
     texts = [name for name in plain if kinds[name] == "labels"]
@@ -657,7 +657,7 @@ def _block_roles(free: _Free, block: Sequence[str], as_written: bool = False) ->
         for name in plain
         if kinds[name] == "shares" or (kinds[name] == "numbers" and columns[name].counts_things)
     ]
-    sure = [name for name in block if name not in unsure]
+    sure = [name for name in block if name not in doubted]
     open_columns = [*(unsure if sure else []), *numbers]
     labels = {*(sure or unsure), *free.of_kind("nothing")}
     sure = [name for name in columns if name in labels]
