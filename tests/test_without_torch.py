@@ -19,10 +19,12 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from typed import must_run
+from words_setup import save_encoder
 
 from labelwise.eyes import Eye
 from labelwise.learn.predictor import Predictor
-from labelwise.models import load_model
+from labelwise.metrics import average_precision
+from labelwise.models import RunFolder, load_model
 from labelwise.predictions import Predictions
 
 BLOCKED = """
@@ -173,6 +175,40 @@ def test_photos_are_learned_searched_measured_and_exported_without_torch(tmp_pat
     np.testing.assert_allclose(by_torch, by_eye, rtol=0, atol=1e-4)
     answered = served(tmp_path / "run", tmp_path / "photos/03.png")
     assert {*answered["decided"]} == {*COLOURS}
+
+
+def test_words_are_learned_and_texts_searched_without_torch(tmp_path):
+    """Oracles: the same run by torch, and the answers themselves."""
+    save_photos(tmp_path, 48)
+    save_encoder(tmp_path / "encoder")
+    (tmp_path / "words.txt").write_text("red\nblue\ncrimson\n")
+    words = "train photos --words words.txt -m encoder -o"
+    commands = f"""{words} guess
+        {words} run --answers labels.csv
+        index photos --model run -o index
+        search index --text sky -n 3
+        predict run photos -o predicted.csv"""
+    without_torch(commands, tmp_path)
+    photos = sorted((tmp_path / "photos").iterdir())
+    for run in ("guess", "run"):
+        by_torch, by_eye = (
+            model.predict(photos).logits
+            for model in (Predictor.load(tmp_path / run), load_model(tmp_path / run))
+        )
+        np.testing.assert_allclose(by_torch, by_eye, rtol=0, atol=2e-3 * np.ptp(by_eye))
+    spec = RunFolder(tmp_path / "run").spec
+    assert spec.unanswered == ("crimson",)
+    held = Predictions.load(tmp_path / "run/predictions/test.parquet")
+    assert spec.answers == 48 - len(held.ids)
+    found = average_precision(held.logits[:, :2], held.labels[:, :2] > 0.5, None).value
+    assert found > 0.9
+    guide = "from labelwise.base.progress import Silent\nfrom pathlib import Path\n"
+    guide += "from labelwise.photos.words import WordsLearner\n"
+    guide += "made = WordsLearner(Path('run'), sorted(Path('photos').iterdir()), watch=Silent())\n"
+    guide += "assert made.learnt({}).probs.shape == (48, 3) and 'torch' not in sys.modules"
+    program = [sys.executable, "-W", "error", "-c", BLOCKED + guide]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_a_network_of_timm_is_an_eye_once_and_then_needs_no_torch(tmp_path, monkeypatch):

@@ -365,10 +365,10 @@ def test_a_run_of_towers_scores_as_the_model_does_and_is_searched_by_any_text(
 
     model = TwoTowers(folder)
     pictures = PictureImages(sorted(photos.iterdir()))
-    pixels = [model.backbone.transform.resize(pictures.read(row)) for row in range(6)]
+    pixels = [model.network.transform.resize(pictures.read(row)) for row in range(6)]
     stacked = torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in pixels])
     with torch.inference_mode():
-        features = model.backbone(model.backbone.transform.inputs(stacked)).mean(dim=(2, 3))
+        features = model.network(model.network.transform.inputs(stacked)).mean(dim=(2, 3))
     beach = TEMPLATES[0] if kind == "clip" else "this is a photo of {}."
     described = [["a dog", "a puppy"], [beach.format("beach")] + ["beach"] * (kind == "clip")]
     vectors = [model.text.encode(own, model.tokens).mean(0) for own in described]

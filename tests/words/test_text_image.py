@@ -16,6 +16,7 @@ import torch
 import words_setup
 from huggingface_hub import constants
 from safetensors.torch import load_file
+from scipy.special import logit, softmax
 from stub_hub import SHA, running_hub
 from timm.data.imagenet_info import ImageNetInfo
 from tokenizers import Tokenizer, models
@@ -25,14 +26,21 @@ from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo,
 
 from labelwise.answers.agreement import write_table
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.photos.words import ClassesAndWords, SentenceEncoder, Word, WordList, open_scorer
-from labelwise.photos.words import tower_files as towers
+from labelwise.photos.words import (
+    ClassesAndWords,
+    SentenceEncoder,
+    Word,
+    WordList,
+    open_scorer,
+    scorers,
+)
 from labelwise.photos.words.classes import (
     TEMPERATURE,
     CaptionMaps,
     Kinds,
     caption_maps,
     imagenet_kinds,
+    imagenet_names,
 )
 from labelwise.tables import load
 from labelwise.tables.words import MEANINGS, PATH_HEADERS
@@ -151,7 +159,7 @@ def inputs_of(model, count):
     """Return what the network sees of this many photos of each class, which take turns."""
     images = [photo(colour, seed) for seed in range(count) for colour in CLASSES]
     pixels = torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in images])
-    return model.backbone.transform.inputs(pixels)
+    return model.network.transform.inputs(pixels)
 
 
 def test_scores_are_those_of_the_formula_on_timms_own_logits(words_model):
@@ -162,13 +170,13 @@ def test_scores_are_those_of_the_formula_on_timms_own_logits(words_model):
     inputs = inputs_of(model, 4)
     with torch.inference_mode():
         logits = network(inputs).double()
-        features = model.backbone(inputs).mean(dim=(2, 3)).double()
+        features = model.network(inputs).mean(dim=(2, 3)).double().numpy()
     texts = ["a photo of a crimson", "crimson"]
     word = unit(np.mean([mean_vector(text) for text in texts], axis=0))
     names = [unit((mean_vector(f"a photo of a {c}") + mean_vector(c)) / 2) for c in CLASSES]
     shares = torch.tensor(np.array([word @ name for name in names]) / TEMPERATURE).softmax(0)
     expected = (logits - logits.mean(dim=0)) @ shares.double()
-    head = model.head([texts], features.mean(dim=0))
+    head = model.head([texts], features.mean(0))
     np.testing.assert_allclose(head.scores(features)[:, 0], expected, atol=1e-4)
     red = torch.arange(12) % 3 == CLASSES.index("red")
     assert expected[red].min() > expected[~red].max()
@@ -265,6 +273,7 @@ def test_kinds_follow_wordnet():
     assert kinds.of(["fire hydrant"]) == kinds.of(["a dog on a beach"]) == ()
     imagenet = ImageNetInfo()
     names = [imagenet.index_to_description(number) for number in range(1000)]
+    assert imagenet_names() == tuple(names)
     assert [kinds.are_of(some) for some in (names, names[::-1], names[:999])] == [
         True,
         False,
@@ -314,28 +323,29 @@ def test_captions_score_photos_by_the_cosine():
 def test_a_head_gives_the_sum_of_the_routes_and_says_where_they_disagree(words_model):
     model = ClassesAndWords(words_model, image_size=SIDE)
     with torch.no_grad():
-        features = model.backbone(inputs_of(model, 40)).mean(dim=(2, 3))
+        features = model.network(inputs_of(model, 40)).mean(dim=(2, 3)).numpy()
     words = WordList.of("red", "green", "justice")
-    texts, mean = [word.texts for word in words.words], features.mean(dim=0)
+    texts, mean = [word.texts for word in words.words], features.mean(0)
     plain = model.head(texts, mean)
-    assert torch.equal(model.head(texts, mean, features).weight, plain.weight)  # no maps: as ever
+    # no maps: as ever
+    np.testing.assert_array_equal(model.head(texts, mean, features).weight, plain.weight)
     assert model.disagreements(words, features) == []
     ones, own = np.ones(features.shape[1], np.float32), model.class_vectors
     maps = small_maps(len(ones), own.shape[1])
-    maps = replace(maps, image=model.weight.numpy(), text=own, deviation=ones)
+    maps = replace(maps, image=model.weight, text=own, deviation=ones)
     red, _, blue = (model.classes.index(colour) for colour in ("red", "green", "blue"))
     kinds = Kinds({"red": (red,), "green": (blue,)})  # a green of another sort
     model.texts.__dict__.update(maps=maps, kinds=kinds)
-    routes, agree = model.routes(texts, features.numpy(), maps)
+    routes, agree = model.routes(texts, features, maps)
     assert agree.tolist() == [True, False, False]
-    chances = (features @ model.weight.T + model.bias).double().softmax(dim=1)[:, red]
-    odds = chances.clamp(1e-9, 1 - 1e-9).logit()
-    expected = (odds - odds.mean()) / odds.std(correction=0)
+    chances = softmax((features @ model.weight.T + model.bias).astype(float), axis=1)[:, red]
+    odds = logit(chances.clip(1e-9, 1 - 1e-9))
+    expected = (odds - odds.mean()) / odds.std()
     np.testing.assert_allclose(routes[1, :, 0], expected, atol=1e-3)
     assert not routes[1, :, 1:].any()
     target = 0.2 * routes[0] + 0.8 * routes[2]
     target[:, 0] = (0.2 * routes[0] + 0.4 * routes[1] + 0.4 * routes[2])[:, 0]
-    scores = model.head(texts, mean, features).scores(features).numpy()
+    scores = model.head(texts, mean, features).scores(features)
     assert abs(scores.mean(0)).max() < 1e-3
     assert all(np.corrcoef(scores[:, k], target[:, k])[0, 1] > 0.95 for k in range(3))
     (told,) = model.disagreements(words, features)
@@ -350,45 +360,45 @@ FILES = {"onnx/model_quantized.onnx": b"a model", "tokenizer.json": b"its tokens
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     with running_hub() as server:
-        server.files[towers.ENCODER] = dict(FILES)
+        server.files[scorers.ENCODER] = dict(FILES)
         template = "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "ENDPOINT", server.address)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.address + template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(towers, "REVISION", SHA)
+        monkeypatch.setattr(scorers, "REVISION", SHA)
         hashes = {name: sha256(content).hexdigest() for name, content in FILES.items()}
-        monkeypatch.setattr(towers, "ENCODER_FILES", hashes)
+        monkeypatch.setattr(scorers, "ENCODER_FILES", hashes)
         yield server
 
 
 def test_it_is_fetched_once_and_its_hash_is_checked_each_time(hub):
-    folder = towers.usual_encoder()
+    folder = scorers.usual_encoder()
     assert {name: (folder / name).read_bytes() for name in FILES} == FILES
     asked = len(hub.requests)
     assert asked > 0
-    assert towers.usual_encoder() == folder
+    assert scorers.usual_encoder() == folder
     assert len(hub.requests) == asked
     (folder / "tokenizer.json").resolve().write_bytes(b"changed")
     with pytest.raises(SettingsError, match=r"must have the SHA-256 .* delete it and try again"):
-        towers.usual_encoder()
+        scorers.usual_encoder()
 
 
 def test_a_mirror_that_sends_another_file_is_noticed(hub):
-    hub.files[towers.ENCODER]["tokenizer.json"] = b"other tokens"
+    hub.files[scorers.ENCODER]["tokenizer.json"] = b"other tokens"
     with pytest.raises(SettingsError, match=r"must have the SHA-256 .*name it with --model"):
-        towers.usual_encoder()
+        scorers.usual_encoder()
 
 
 def test_without_hub_or_network_one_sentence_says_what_to_copy(hub, monkeypatch):
-    del hub.files[towers.ENCODER]["tokenizer.json"]
+    del hub.files[scorers.ENCODER]["tokenizer.json"]
     sentence = r"Set HF_ENDPOINT to another mirror, or copy onnx/model_quantized.* --model"
     with pytest.raises(SettingsError, match=rf"404.* {sentence}"):
-        towers.usual_encoder()
+        scorers.usual_encoder()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     asked = len(hub.requests)
     with pytest.raises(SettingsError, match=sentence):
-        towers.usual_encoder()
+        scorers.usual_encoder()
     assert len(hub.requests) == asked
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.special import softmax
 from search_setup import save_model
 from sklearn.metrics import average_precision_score
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -25,7 +26,7 @@ from labelwise.base.newton import Design, minimise
 from labelwise.base.progress import Silent
 from labelwise.calibration import few_labels
 from labelwise.errors import SettingsError
-from labelwise.learn.predictor import Predictor
+from labelwise.models.loading import load_model
 from labelwise.photos.words import (
     ClassesAndWords,
     QuestionGuide,
@@ -75,7 +76,7 @@ def test_it_learns_what_start_learns_of_the_same_answers(made, tmp_path):
     log.export(tmp_path / "answers.csv", WORDS.names)
     answers = load(str(tmp_path / "answers.csv"))
     done = start(PictureImages(photos), WORDS, model, tmp_path / "run", answers=answers)
-    probs = done.predictor.predict(PictureImages(photos)).probs
+    probs = load_model(done.folder).predict(PictureImages(photos)).probs
     np.testing.assert_allclose(guide.probs, probs, atol=1e-4)
     assert guide.learnt_from == done.fitted_on == sum(one not in guide.aside for one in said)
     # another time it starts from the answers that the run has kept
@@ -219,7 +220,7 @@ def test_a_run_guides_by_its_own_probabilities_and_content_sets_aside(made):
     folder, photos, _, _ = made
     run, images = folder / "run", PictureImages(photos)
     found = WordsLearner(run, photos, watch=Silent()).guide
-    np.testing.assert_allclose(found.probs, Predictor.load(run).predict(images).probs, atol=1e-5)
+    np.testing.assert_allclose(found.probs, load_model(run).predict(images).probs, atol=1e-5)
     expected = {
         str(path) for row, path in enumerate(photos) if is_set_aside(images.identity(row), 0.2)
     }
@@ -245,20 +246,22 @@ def draw(rows, seed, error=0.6, levels=-1.5):
     x = random.normal(size=(rows, FEATURES))
     logits = 3 * x @ truth / FEATURES**0.5 + levels
     y = random.random((rows, LABELS)) < 1 / (1 + np.exp(-logits))
-    text = TextHead(torch.tensor(truth + error * wrong), torch.zeros(LABELS, dtype=torch.float64))
-    return torch.tensor(x), torch.tensor(y).double(), text
+    text = TextHead(truth + error * wrong, np.zeros(LABELS))
+    return x, y.astype(np.float64), text
 
 
 @pytest.mark.parametrize("free_bias", [True, False])
 def test_the_penalty_is_on_the_distance_from_the_offset(free_bias):
     x, y, text = draw(40, seed=1)
-    offset, l2 = text.scores(x), torch.full((1, LABELS), 3.0, dtype=torch.float64)
-    spread = x.std(dim=0, correction=0)
-    spread = (spread * spread.square().mean().sqrt()).sqrt()
+    offset, l2 = text.scores(x), np.full((1, LABELS), 3.0)
+    spread = x.std(0)
+    spread = np.sqrt(spread * np.sqrt(np.mean(spread**2)))
     design = Design.of(x, free_bias=free_bias)
     loss = replace(CoinLoss.of(y), offset=offset)
-    begin = torch.zeros(design.rows.shape[1], LABELS).double()
-    weight, bias = design.linear(minimise(design, loss, l2, begin, tolerance=1e-15))
+    begin = np.zeros((design.rows.shape[1], LABELS))
+    solved = minimise(design, loss, l2, begin, tolerance=1e-15)
+    weight, bias = map(torch.from_numpy, design.linear(solved))
+    x, y, offset, spread = map(torch.from_numpy, (x, y, offset, spread))
     scaled = (weight * spread[:, None]).requires_grad_()
     middle = (bias + x.mean(dim=0) @ weight).requires_grad_()  # the bias of centred features
     logits = offset + (x - x.mean(dim=0)) / spread @ scaled + middle
@@ -278,7 +281,7 @@ def test_answers_never_rank_worse_than_words_alone():
     )
     assert own > words
     probs = head.calibration.link(head.head.scores(new_x))
-    assert (probs.mean(dim=0) - new_y.mean(dim=0)).abs().mean() < 1.5 / 40**0.5
+    assert abs(probs.mean(0) - new_y.mean(0)).mean() < 1.5 / 40**0.5
 
 
 def test_nine_of_ten_intervals_of_shares_are_meant_to_hold_the_truth():
@@ -287,7 +290,7 @@ def test_nine_of_ten_intervals_of_shares_are_meant_to_hold_the_truth():
     for seed in range(3):
         x, y, text = draw(600, seed=seed, error=1.0, levels=np.linspace(-4, 0.5, LABELS))
         head = answered_head(text, x[:60], y[:60], None, pool=x)
-        truth = y.mean(dim=0).numpy()
+        truth = y.mean(0)
         for found, into in ((head.shares, held), (head.calibration.shares, narrow)):
             into.append((found[:, 1] <= truth) & (truth <= found[:, 2]))
     assert np.mean(narrow) < 0.75 < 0.82 < np.mean(held)
@@ -296,57 +299,56 @@ def test_nine_of_ten_intervals_of_shares_are_meant_to_hold_the_truth():
 def test_words_answered_on_different_photos_get_the_heads_of_one_design(monkeypatch):
     """Oracle: the design that all words share. A word without answers stays as it is."""
     x, y, text = draw(90, seed=3, error=1.0)
-    observed = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) < 0.2
+    observed = np.random.default_rng(0).random(y.shape) < 0.2
     observed[:, 4] = False
     own = answered_head(text, x, y, observed)
     monkeypatch.setattr(answered, "SPARSE", len(x) + 1)
     shared = answered_head(text, x, y, observed)
-    assert (own.head.scores(x) - text.scores(x))[:, :4].abs().max() > 0.3
+    assert abs(own.head.scores(x) - text.scores(x))[:, :4].max() > 0.3
     for found, expected in ((own.head.scores(x), shared.head.scores(x)), (own.l2, shared.l2)):
-        torch.testing.assert_close(found, expected, atol=3e-3, rtol=1e-2)
-    assert (own.left_out - shared.left_out)[observed].abs().max() < 0.02
+        np.testing.assert_allclose(found, expected, atol=3e-3, rtol=1e-2)
+    assert abs(own.left_out - shared.left_out)[observed].max() < 0.02
     order = np.corrcoef(own.head.scores(x)[:, 4], text.scores(x)[:, 4])[0, 1]
     assert order == pytest.approx(1.0, abs=1e-9)
 
 
 def test_left_out_logits_are_those_of_slow_refits():
-    x, y, text = draw(45, seed=3, error=1.0)
+    x, y, text = draw(45, seed=0, error=1.0)
     y, text = y[:, :3], TextHead(text.weight[:, :3], text.bias[:3])
     pool, _, _ = draw(300, seed=4)
-    observed = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) < 0.9
+    observed = np.random.default_rng(0).random(y.shape) < 0.9
     found = answered_head(text, x, y, observed, pool=pool)
     tried = slow_left_out(text, x, y, observed, pool)
-    losses = binary_cross_entropy_with_logits(tried, y.expand_as(tried), reduction="none")
-    by_label = (losses * observed).sum(dim=1)
-    places = torch.tensor([POWERS[0] + 0.5, *POWERS]).double()
-    common = by_label.sum(dim=1).argmin()
-    prior = -((places - places[common]) / APART).square() / 2
-    shares = (prior[:, None] - by_label).softmax(dim=0)
-    expected = torch.einsum("pk,pnk->nk", shares, tried)
-    assert (found.left_out - expected).abs().max() < 0.03
-    assert (tried[0] - expected).abs().max() > 0.3  # the answers do move something
+    losses = np.logaddexp(0, tried) - y * tried
+    by_label = (losses * observed).sum(1)
+    places = np.array([POWERS[0] + 0.5, *POWERS])
+    common = by_label.sum(1).argmin()
+    prior = -(((places - places[common]) / APART) ** 2) / 2
+    shares = softmax(prior[:, None] - by_label, axis=0)
+    expected = np.einsum("pk,pnk->nk", shares, tried)
+    assert abs(found.left_out - expected).max() < 0.03
+    assert abs(tried[0] - expected).max() > 0.3  # the answers do move something
 
 
 def slow_left_out(text, x, y, observed, pool):
     """Return logits (P + 1, n, K), each fold, label and strength fitted by itself."""
-    tried = torch.zeros(len(POWERS) + 1, *y.shape, dtype=torch.float64)
+    tried = np.zeros((len(POWERS) + 1, *y.shape))
     parts = _folds(len(x))
-    words = text.scores(x) / text.scores(pool).std(dim=0)  # of all words, for each of them
-    words *= (0.3 * FEATURES / words.var(dim=0, correction=0).sum()).sqrt()
-    seen = torch.cat([x / pool.std(dim=0, correction=0), words], dim=1)
-    seen, scores = (seen - seen.mean(dim=0)).numpy(), text.scores(x)
+    words = text.scores(x) / text.scores(pool).std(0, ddof=1)  # of all words, for each of them
+    words *= (0.3 * FEATURES / words.var(0).sum()) ** 0.5
+    seen = np.hstack([x / pool.std(0), words])
+    seen, scores = seen - seen.mean(0), text.scores(x)
     for fold in range(int(parts.max()) + 1):
         out, rest = parts == fold, parts != fold
         few = few_labels(scores[rest], y[rest], None, observed[rest], pool=text.scores(pool))
-        curve = torch.from_numpy(few.mean)
-        start = (scores - few.centre) / few.scale * curve[:, 0].exp() + curve[:, 1]
+        start = (scores - few.centre) / few.scale * np.exp(few.mean[:, 0]) + few.mean[:, 1]
         tried[0][out] = start[out]
         for place, power in enumerate(POWERS, 1):
             for k in range(y.shape[1]):
-                used = (rest & observed[:, k]).numpy()
+                used = rest & observed[:, k]
                 l2 = 10**power * int(rest.sum())
-                moved = slow_move(seen[used], y[used, k].numpy(), start[used, k].numpy(), l2)
-                logits = start[:, k] + torch.from_numpy(seen @ moved[:-1] + moved[-1])
+                moved = slow_move(seen[used], y[used, k], start[used, k], l2)
+                logits = start[:, k] + seen @ moved[:-1] + moved[-1]
                 tried[place][out, k] = logits[out]
     return tried
 

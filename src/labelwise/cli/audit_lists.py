@@ -52,7 +52,7 @@ def check_list(
         options: dict[str, Any] = {"wrong_at_most": wrong_at_most, "who": who}
         options["confidence"] = confidence
         if text is not None:
-            from labelwise.photos.words import FreeText  # with torch
+            from labelwise.photos.words import FreeText
 
             free_text = FreeText.of(index, encoder)
             caution(free_text.doubt(text))

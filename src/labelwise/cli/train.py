@@ -439,7 +439,7 @@ def _begun(out: Path) -> Iterator[None]:
 def _tell(done: "Started", photos: list[Path], words: Path) -> None:
     from labelwise.models.spec import NOT_CALIBRATED
 
-    names = done.predictor.space.names
+    names = done.spec.space.names
     say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
     indexing = f"index {quoted(photos[0])} --model {quoted(done.folder)}"
     if done.answered is None:
@@ -455,7 +455,7 @@ def _tell(done: "Started", photos: list[Path], words: Path) -> None:
         return
     rows = [
         (name, "no answers yet", "")
-        if name in done.predictor.unanswered
+        if name in done.spec.unanswered
         else (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
         for name, (share, low, high) in zip(names, done.answered.shares.tolist(), strict=True)
     ]
@@ -464,7 +464,7 @@ def _tell(done: "Started", photos: list[Path], words: Path) -> None:
     say(f"calibrated on {answered}: {done.answered.first.error_in_words('answered photos')}")
     mend = "where a guide or a person chose them, count with labelwise count"
     say(f"shares and this error suppose that the answered photos were drawn at random: {mend}")
-    tell(done.predictor.caution)
+    tell(done.spec.caution)
     if done.aside:
         aside = f"{counted(done.aside, 'answered photo')} {'was' if done.aside == 1 else 'were'}"
         say(f"{aside} set aside: guarantees are made on them")

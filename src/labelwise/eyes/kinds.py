@@ -49,11 +49,24 @@ class Kinds:
         return same >= SAME_NAMES * CLASSES
 
 
+def imagenet_names() -> tuple[str, ...]:
+    """Return what ImageNet's classes are called, such as "tench, Tinca tinca"."""
+    return tuple(
+        ", ".join(entry.partition("%")[0] for entry in written.split("|"))
+        for _, written, _ in _synsets()[:CLASSES]
+    )
+
+
+def _synsets() -> list[list[str]]:
+    """Return number, names and numbers above of each synset; the classes come first."""
+    lines = Path(__file__).with_name(SYNSETS_FILE).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines if not line.startswith("#")]
+
+
 @cache
 def imagenet_kinds() -> Kinds:
     """Return the hierarchy above ImageNet's classes."""
-    lines = Path(__file__).with_name(SYNSETS_FILE).read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
+    rows = _synsets()
     parents = {synset: above.split() for synset, _, above in rows}
     below: dict[str, set[int]] = {synset: set() for synset in parents}
     for number, (synset, _, _) in enumerate(rows[:CLASSES]):

@@ -217,7 +217,7 @@ class Library:
     @cached_property
     def texts(self) -> "FreeText":
         """What scores texts; a model that did not begin with words has nothing that does."""
-        from labelwise.photos.words import FreeText  # which needs torch
+        from labelwise.photos.words import FreeText
 
         return FreeText.of(self.index)
 

@@ -12,8 +12,8 @@ features, so a ridge regression on the photos moves the head to where it gives t
 
 A folder of such a model holds an encoder (one .onnx file and tokenizer.json), and perhaps the
 classifier as timm writes it for a hub, with the names of its classes in classes.txt. Otherwise the
-classifier is EfficientNet-Lite0 from the extra ``weights``. Each text is encoded alone: files of
-8-bit weights answer otherwise when a text has company.
+classifier is the built-in eye, EfficientNet-Lite0, which needs no torch. Each text is encoded
+alone: files of 8-bit weights answer otherwise when a text has company.
 """
 
 import hashlib
@@ -21,24 +21,21 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import normalize
 
+from labelwise.base.arrays import Numbers
 from labelwise.base.files import replacing
 from labelwise.base.text import counted, first_line
 from labelwise.errors import DataError, SettingsError
-from labelwise.eyes.kinds import Kinds, imagenet_kinds
+from labelwise.eyes import Eye
+from labelwise.eyes.kinds import Kinds, imagenet_kinds, imagenet_names
 from labelwise.eyes.session import open_session
-from labelwise.learn.backbones import Backbone, create_classifier
-from labelwise.learn.backbones.weights import PRETRAINED, architecture_of
 from labelwise.photos.embeddings import MAPS_FILE
 from labelwise.photos.words.text_image import (
     TextDirections,
@@ -188,9 +185,8 @@ class SentenceEncoder:
         return None
 
 
-DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
-CLASSES_FILE = "classes.txt"
+CLASSIFIER_FILE, CLASSES_FILE = "config.json", "classes.txt"
 FAR = 0.45  # cosine of a word and the nearest class, below which the word is far from all classes
 AGREE = 0.2  # correlation over photos of what kinds and captions say of a word
 LEAST_PHOTOS, MOST_PHOTOS = 50, 5000  # that the routes are standardised and joined on
@@ -205,7 +201,7 @@ class WeighedTexts(TextDirections):
     encoder: SentenceEncoder
     names: tuple[str, ...]
     name_vectors: NDArray[np.float32]
-    weight: Tensor
+    weight: NDArray[np.float32]
 
     @cached_property
     def kinds(self) -> Kinds | None:
@@ -214,34 +210,31 @@ class WeighedTexts(TextDirections):
 
     @cached_property
     def maps(self) -> CaptionMaps | None:
-        maps, weight = caption_maps(), self.weight.numpy()
-        return maps if maps.fit(weight, lambda text: self.encoder.encode([text])[0]) else None
+        maps = caption_maps()
+        return maps if maps.fit(self.weight, lambda text: self.encoder.encode([text])[0]) else None
 
-    def shares(self, vectors: NDArray[np.float32]) -> Tensor:
+    def shares(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return what each class counts (K, C) for texts that have these vectors (K, E)."""
-        cosines = torch.from_numpy(vectors @ self.name_vectors.T).double()
-        return (cosines / TEMPERATURE).softmax(dim=1)
+        return softmax((vectors @ self.name_vectors.T).astype(np.float64) / TEMPERATURE)
 
     def nearest_class(self, vector: NDArray[np.float32]) -> tuple[str, float]:
         cosines = self.name_vectors @ vector
         number = int(cosines.argmax())
         return self.names[number], float(cosines[number])
 
-    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
-        vectors = self.vectors(texts)
-        named = (self.shares(vectors) @ self.weight.double()).T
+    def directions(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+        vectors, weight = self.vectors(texts), self.weight.astype(np.float64)
+        named = np.asarray((self.shares(vectors) @ weight).T)
         if self.maps is None:
             return named
-        kinds, union = self.kinds_of(texts), torch.zeros_like(named)
+        kinds, union = self.kinds_of(texts), np.zeros_like(named)
         for column, own in enumerate(kinds):
             if own:
-                union[:, column] = self.weight[list(own)].double().mean(dim=0)
-        mapped = torch.from_numpy(self.maps.directions(vectors)).double()
-        spread = torch.from_numpy(self.maps.deviation).double()[:, None]
-        weights = torch.from_numpy(self.maps.weights[[int(bool(own)) for own in kinds]].T).double()
-        parts = torch.stack([named, union, mapped])
-        parts /= (parts * spread).norm(dim=1, keepdim=True).clamp(min=1e-12)
-        return (parts * weights[:, None]).sum(dim=0)
+                union[:, column] = weight[list(own)].mean(0)
+        weights = self.maps.weights[[int(bool(own)) for own in kinds]].T
+        parts = np.stack([named, union, self.maps.directions(vectors)])
+        lengths = np.linalg.norm(parts * self.maps.deviation[:, None], axis=1, keepdims=True)
+        return np.asarray((parts / lengths.clip(1e-12) * weights[:, None]).sum(0))
 
     def kinds_of(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, ...]]:
         return [() if self.kinds is None else self.kinds.of(own) for own in texts]
@@ -274,23 +267,29 @@ class WeighedTexts(TextDirections):
         return None
 
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-        return pairs_above(normalize(self.shares(self.vectors(texts)), dim=1), ALIKE)
+        shares = self.shares(self.vectors(texts))
+        return pairs_above(shares / np.linalg.norm(shares, axis=1, keepdims=True), ALIKE)
 
 
-def _moved(weight: Tensor, x: Tensor, target: Tensor) -> Tensor:
+def softmax(values: Numbers) -> Numbers:
+    """Return the softmax of each row."""
+    likely = np.exp(values - values.max(1, keepdims=True))
+    return np.asarray(likely / likely.sum(1, keepdims=True))
+
+
+def _moved(weight: Numbers, x: Numbers, target: Numbers) -> Numbers:
     """Return the weights (D, K) nearest to given ones, but for a ridge, that score ``target``."""
-    spread = x.std(dim=0, correction=0).clamp(min=1e-6)
-    rows = (x - x.mean(dim=0)) / spread
+    spread = x.std(0).clip(1e-6)
+    rows = (x - x.mean(0)) / spread
     start = rows @ (weight * spread[:, None])
-    slope = (start * target).sum(dim=0) / start.square().sum(dim=0).clamp(min=1e-12)
+    slope = (start * target).sum(0) / (start * start).sum(0).clip(1e-12)
     rest, count = target - slope * start, rows.shape[1]
-    ridge = RIDGE * count * torch.eye(min(rows.shape), dtype=rows.dtype)
+    ridge = RIDGE * count * np.eye(min(rows.shape))
     if len(rows) < count:
-        moved = rows.T @ torch.linalg.solve(rows @ rows.T + ridge, rest)
+        moved = rows.T @ np.linalg.solve(rows @ rows.T + ridge, rest)
     else:
-        moved = torch.linalg.solve(rows.T @ rows + ridge, rows.T @ rest)
-    adjusted: Tensor = weight * slope + moved / spread[:, None]
-    return adjusted
+        moved = np.linalg.solve(rows.T @ rows + ridge, rows.T @ rest)
+    return np.asarray(weight * slope + moved / spread[:, None])
 
 
 class ClassesAndWords(TextImageModel):
@@ -309,14 +308,20 @@ class ClassesAndWords(TextImageModel):
             raise SettingsError(f"{folder} is not a folder; it must hold a sentence encoder")
         self.encoder = SentenceEncoder(self.folder)
         self.digest = self.encoder.digest
-        architecture = architecture_of(self.folder)
-        backbone, self.weight, self.bias = create_classifier(
-            architecture or DEFAULT_NETWORK,
-            weights=PRETRAINED if architecture is None else str(self.folder),
-            image_size=image_size,
-            squash=True,  # whole photos: a label may stand at their edge
-        )
-        self.backbone: Backbone = backbone.eval()
+        # Whole photos: a label may be at their edge.
+        if (self.folder / CLASSIFIER_FILE).is_file():
+            from labelwise.learn.backbones import create_classifier
+            from labelwise.learn.backbones.weights import architecture_of
+
+            name, how = architecture_of(self.folder) or "", {"weights": str(self.folder)}
+            network, *layer = create_classifier(name, image_size=image_size, squash=True, **how)
+            self.network = network.eval()
+            self.weight, self.bias = (side.numpy() for side in layer)
+        else:
+            eye = Eye.open()
+            size = image_size or eye.transform.size
+            self.network = eye.with_transform(replace(eye.transform, size=size, crop=None))
+            self.weight, self.bias = eye.classifier()
         self.classes = self._classes()
 
     def _classes(self) -> tuple[str, ...]:
@@ -328,13 +333,11 @@ class ClassesAndWords(TextImageModel):
                 what = f"the {count:,} classes, one per line"
                 raise SettingsError(f"{file} must name {what}, got {len(names):,}")
             return names
-        from timm.data.imagenet_info import ImageNetInfo
-
-        info = ImageNetInfo()
-        if info.num_classes() != count:
-            counts = f"{count:,} classes and ImageNet {info.num_classes():,}"
+        names = imagenet_names()
+        if len(names) != count:
+            counts = f"{count:,} classes and ImageNet {len(names):,}"
             raise SettingsError(f"the classifier has {counts}; name them in {file}, one per line")
-        return tuple(str(info.index_to_description(number)) for number in range(count))
+        return names
 
     @cached_property
     def class_vectors(self) -> NDArray[np.float32]:
@@ -350,17 +353,20 @@ class ClassesAndWords(TextImageModel):
         return vectors
 
     def head(
-        self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
+        self,
+        texts: Sequence[Sequence[str]],
+        mean_features: NDArray[Any],
+        features: NDArray[Any] | None = None,
     ) -> TextHead:
         weight = self.texts.directions(texts)
         maps = self.texts.maps
         if features is not None and len(features) >= LEAST_PHOTOS and maps is not None:
             x = features[:: -(-len(features) // MOST_PHOTOS)]
-            routes, agree = self.routes(texts, x.numpy(), maps)
+            routes, agree = self.routes(texts, x, maps)
             target = np.einsum("rnk,kr->nk", routes, maps.weights[agree.astype(int)])
-            weight = _moved(weight, x.double(), torch.from_numpy(target))
-        common = None if maps is None else torch.from_numpy((maps.image / maps.deviation).T.copy())
-        return TextHead(weight, -mean_features.double() @ weight, common)
+            weight = _moved(weight, x.astype(np.float64), target)
+        common = None if maps is None else (maps.image / maps.deviation).T
+        return TextHead(weight, -mean_features.astype(np.float64) @ weight, common)
 
     def routes(
         self, texts: Sequence[Sequence[str]], features: NDArray[np.float32], maps: CaptionMaps
@@ -370,11 +376,10 @@ class ClassesAndWords(TextImageModel):
         Also for which words kinds and captions agree about the photos; for others kinds are 0.
         """
         vectors = self.texts.vectors(texts)
-        logits = (features @ self.weight.numpy().T + self.bias.numpy()).astype(np.float64)
-        named = logits @ self.texts.shares(vectors).numpy().T
+        logits = (features @ self.weight.T + self.bias).astype(np.float64)
+        named = logits @ self.texts.shares(vectors).T
         odds = np.zeros_like(named)
-        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
+        chances = softmax(logits)
         for column, kinds in enumerate(self.texts.kinds_of(texts)):
             if kinds:
                 p = np.clip(chances[:, list(kinds)].sum(axis=1), 1e-9, 1 - 1e-9)
@@ -386,11 +391,11 @@ class ClassesAndWords(TextImageModel):
         routes[1, :, ~agree] = 0
         return routes, agree
 
-    def disagreements(self, words: WordList, features: Tensor) -> list[str]:
+    def disagreements(self, words: WordList, features: NDArray[Any]) -> list[str]:
         maps, texts = self.texts.maps, [word.texts for word in words.words]
         if maps is None or len(features) < LEAST_PHOTOS:
             return []
-        x = features[:: -(-len(features) // MOST_PHOTOS)].numpy()
+        x = features[:: -(-len(features) // MOST_PHOTOS)]
         kinds_of, nearest_of = self.texts.kinds_of(texts), self.texts.nearest(texts)
         facts = zip(words.words, kinds_of, nearest_of, self.routes(texts, x, maps)[1], strict=True)
         return [

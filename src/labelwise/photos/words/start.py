@@ -8,7 +8,8 @@
     answers.jsonl                      what people said of photos
     answers.csv                        the same as a label table, those set aside as its split test
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
-    model.json, model.safetensors      network, linear head, link and rule: a model like any other
+    model.json, model.onnx             network, linear head, link and rule: a model like any other
+                                       (of towers and other classifiers model.safetensors)
 
 Without answers the link is a guess, :meth:`TextImageModel.guessed`. With answers the head is
 :func:`.answered.answered_head`; words that nobody answered about are ranked but never chosen.
@@ -16,37 +17,33 @@ Without answers the link is a guess, :meth:`TextImageModel.guessed`. With answer
 
 import json
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor
 
 from labelwise.answers.agreement import ASIDE, write_table
 from labelwise.answers.log import AnswerLog, LoggedAnswer, answered, lines_of_run
-from labelwise.base.arrays import to_numpy
+from labelwise.base.arrays import Mask, Numbers, to_numpy
 from labelwise.base.files import locked, replacing, write_error, write_text
 from labelwise.base.progress import Silent, Watch
-from labelwise.base.tensors import load_tensors, save_tensors
+from labelwise.base.tensors import load_arrays, save_tensors
 from labelwise.base.text import counted, one_line_of
 from labelwise.decide import NEVER, Rule, Threshold, WithParents
 from labelwise.errors import CheckpointError, DataError, ImageError, SettingsError
-from labelwise.learn.backbones import Backbone
-from labelwise.learn.heads import LinearHead
-from labelwise.learn.inference import infer
-from labelwise.learn.predictor import Model, Predictor
+from labelwise.eyes import Eye
+from labelwise.eyes.feature_cache import eye_key
 from labelwise.links import Consistent, Link, Sigmoid
-from labelwise.models import HeadSpec
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.spec import MODEL_FILE
+from labelwise.models.solved import SolvedModel, weights_of
+from labelwise.models.spec import MODEL_FILE, SOLVED_FILE, WEIGHTS_FILE, ModelSpec
 from labelwise.photos import Index
 from labelwise.photos.lists import CheckSession, name_of
 from labelwise.photos.query import TEXTS_FILE, Hit, photos_along
@@ -59,15 +56,18 @@ from labelwise.photos.words.text_image import (
     TextImageKind,
     TextImageModel,
 )
-from labelwise.photos.words.tower_files import TwoTowers
 from labelwise.photos.words.word_list import WordList, usual_texts
 from labelwise.pictures import ImageSource, PictureImages
-from labelwise.pictures.inputs import Failure
+from labelwise.pictures.inputs import Failure, mapped
 from labelwise.predictions import Predictions
 from labelwise.queries import Query
 from labelwise.scores.tables import aligned_labels
 from labelwise.tables import LabelTable
-from labelwise.training.features import content_key
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:
+    from labelwise.learn.backbones import Backbone
 
 KEY_BYTES = 8
 
@@ -108,7 +108,7 @@ class KeptAnswers:
             _join(photos, digest, photo)
         return KeptAnswers(photos)
 
-    def targets(self, names: Sequence[str], *, aside: bool) -> tuple[list[bytes], Tensor, Tensor]:
+    def targets(self, names: Sequence[str], *, aside: bool) -> tuple[list[bytes], Numbers, Mask]:
         """Return digests, labels (n, K) and which are known, of photos with any of some labels."""
         rows = {
             digest: [answer.labels.get(name) for name in names]
@@ -116,8 +116,7 @@ class KeptAnswers:
             if answer.aside == aside and not answer.labels.keys().isdisjoint(names)
         }
         said = np.array([*rows.values()], np.float64).reshape(len(rows), len(names))
-        labels = torch.from_numpy(said)  # None is NaN
-        return [*rows], labels.nan_to_num(), ~labels.isnan()
+        return [*rows], np.nan_to_num(said), ~np.isnan(said)  # None is NaN
 
     def extended(self, path: Path, newer: "KeptAnswers") -> "KeptAnswers":
         """Return both, and append what is new to the log in a file."""
@@ -173,29 +172,26 @@ class PhotoFeatures:
     failures: tuple[Failure, ...]
     computed: int
 
-    def of(self, digests: Sequence[bytes]) -> Tensor:
-        return torch.from_numpy(np.stack([self.known[digest] for digest in digests]))
+    def of(self, digests: Sequence[bytes]) -> NDArray[np.float32]:
+        return np.stack([self.known[digest] for digest in digests])
 
 
 def features_of(
     images: ImageSource,
-    backbone: Backbone,
+    network: "Eye | Backbone",
     cache: Path,
     *,
     batch_size: int = 64,
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
     watch: Watch | None = None,
 ) -> PhotoFeatures:
     """Return the features of photos, from the cache or computed and written there."""
-    folder = Path(cache) / content_key(PictureImages([]), backbone, pooled=True)
+    folder = Path(cache) / _key(network)
     watch = watch or Silent()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from None
-
-    def network(values: Tensor) -> tuple[Tensor, ...]:
-        return (backbone(backbone.transform.inputs(values)).float().mean(dim=(2, 3)),)
 
     def identity(row: int) -> bytes | Failure:
         try:
@@ -212,20 +208,11 @@ def features_of(
         # of photos with one content the first is computed
         first = {d: row for row, d in reversed(digests.items()) if d not in known}
         held: dict[bytes, NDArray[np.float32]] = {}
-        home = next(backbone.parameters()).device
-        backbone.eval().to(device)
         watch.start("reading photos", len(digests), len(digests) - len(first))
         try:
-            for batch in infer(
-                network,
-                images,
-                backbone.transform,
-                rows=sorted(first.values()),
-                batch_size=batch_size,
-                device=torch.device(device),
-            ):
+            for batch in _means(network, images, sorted(first.values()), batch_size, device):
                 failures += batch.failures
-                vectors = batch.values[0].numpy() if batch.values else ()
+                vectors = to_numpy(batch.values[0]) if batch.values else ()
                 for row, vector in zip(batch.rows.tolist(), vectors, strict=True):
                     held[digests[row]] = vector
                 watch.advance(len(batch.rows) + len(batch.failures))
@@ -235,10 +222,32 @@ def features_of(
         finally:
             if held:  # also when someone stops it: what was computed is kept
                 known |= _write_part(folder, held)
-            backbone.to(home)
             watch.finish()
     readable = {row: digest for row, digest in digests.items() if digest in known}
     return PhotoFeatures(readable, known, tuple(failures), len(first))
+
+
+def _key(network: "Eye | Backbone") -> str:
+    if isinstance(network, Eye):
+        return eye_key(network)
+    from labelwise.training.features import content_key
+
+    return content_key(PictureImages([]), network, pooled=True)
+
+
+def _means(
+    network: "Eye | Backbone", images: ImageSource, rows: list[int], batch_size: int, device: str
+) -> Iterator[Any]:
+    """Yield the pooled features of rows, batch by batch, and which cannot be read."""
+    if isinstance(network, Eye) and device == "cpu":
+        eye = network
+        yield from mapped(
+            lambda pixels: (eye.see(pixels)["means"],), images, eye.transform, rows=rows
+        )
+        return
+    from labelwise.photos.words.torch_networks import means_by_torch
+
+    yield from means_by_torch(network, images, rows, batch_size, device)
 
 
 def _read_parts(folder: Path) -> dict[bytes, NDArray[np.float32]]:
@@ -279,7 +288,7 @@ class Started:
     """What a start came to; ``nearest_classes`` are those that the words lean on most, if any."""
 
     folder: Path
-    predictor: Predictor
+    spec: ModelSpec
     photos: int
     computed: int
     failures: tuple[Failure, ...]
@@ -315,9 +324,9 @@ def start(
         if len(notes) > DOUBTS_SHOWN:  # a thousand words have many pairs
             more = f"and {len(notes) - DOUBTS_SHOWN:,} more doubts about words"
             notes = [*notes[:DOUBTS_SHOWN], f"{more}: start with fewer of them"]
-        cache, backbone = run.path / EMBEDDINGS, model.backbone
+        cache, network = run.path / EMBEDDINGS, model.network
         read = partial(
-            features_of, backbone=backbone, cache=cache, batch_size=batch_size, device=device
+            features_of, network=network, cache=cache, batch_size=batch_size, device=device
         )
         photos = read(images, watch=watch)
         if not photos.digests:
@@ -340,22 +349,22 @@ def start(
 
 def targets_of(
     words: WordList, answers: KeptAnswers, photos: Container[bytes], *, aside: bool
-) -> tuple[list[bytes], Tensor, Tensor]:
+) -> tuple[list[bytes], Numbers, Mask]:
     """Return digests, labels (n, K) and which are known, of the answered ones among photos."""
     digests, labels, observed = answers.targets(words.names, aside=aside)
     if words.taxonomy is not None:
         labels, known = words.taxonomy.within(words.space).complete(labels, observed)
-        observed = torch.ones_like(observed) if known is None else known
+        observed = np.ones_like(observed) if known is None else known
     there = [row for row, digest in enumerate(digests) if digest in photos]
     return [digests[row] for row in there], labels[there], observed[there]
 
 
-def _unanswered(words: WordList, observed: Tensor) -> tuple[str, ...]:
-    known = observed.any(dim=0).tolist()
-    return tuple(name for name, own in zip(words.names, known, strict=True) if not own)
+def _unanswered(words: WordList, observed: Mask) -> tuple[str, ...]:
+    columns = zip(words.names, observed.T, strict=True)
+    return tuple(name for name, known in columns if not known.any())
 
 
-def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> bool:
+def can_teach(digests: Sequence[bytes], labels: Numbers, observed: Mask) -> bool:
     """Return whether answers are enough to move anything: some photos, a yes and a no."""
     said = labels[observed]
     return len(digests) >= LEAST_ANSWERS and bool((said > 0.5).any() and (said < 0.5).any())
@@ -382,7 +391,7 @@ def _finished(
 ) -> Started:
     space, taxonomy = words.space, words.taxonomy
     every = photos.of(list(dict.fromkeys(photos.digests.values())))  # each content once
-    text = model.head([word.texts for word in words.words], every.mean(dim=0), every)
+    text = model.head([word.texts for word in words.words], every.mean(0), every)
     notes += model.disagreements(words, every)
     sides = [
         targets_of(words, KeptAnswers(answers), photos.known, aside=own) for own in (False, True)
@@ -409,23 +418,15 @@ def _finished(
     if taxonomy is not None:
         parent = taxonomy.within(space).parent
         link, rule = Consistent(link, parent), WithParents(rule, parent)
-    linear = LinearHead(model.backbone.channels, len(space))
-    with torch.no_grad():
-        linear.classifier.weight.copy_(head.weight.T)
-        linear.classifier.bias.copy_(head.bias)
-    network = Model(model.backbone, linear).eval()
-    made = Predictor(network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy)
-    predictor = replace(made, answers=count, unanswered=unanswered)
     text.save(run.path / TEXT_HEAD_FILE)
     for split, (digests, labels, observed) in zip(("train", "test"), sides, strict=True):
         path = run.predictions_path(split)
         if not count or not digests:
             path.unlink(missing_ok=True)
             continue
-        with torch.no_grad():
-            logits = photos.of(digests) @ linear.classifier.weight.T + linear.classifier.bias
-        facts = (to_numpy(labels.float()), to_numpy(observed), words.names, split, Sigmoid())
-        Predictions([names[digest] for digest in digests], to_numpy(logits), *facts).save(path)
+        logits = head.scores(photos.of(digests)).astype(np.float32)
+        facts = (labels.astype(np.float32), observed, words.names, split, Sigmoid())
+        Predictions([names[digest] for digest in digests], logits, *facts).save(path)
     if answers:
         said = {name for photo in answers.values() for name in photo.labels}
         by_name = {names[digest]: photo.labels for digest, photo in answers.items()}
@@ -435,11 +436,33 @@ def _finished(
             write_table(temporary, columns, by_name, aside)
     write_text(run.path / WORDS_FILE, words.text())
     save_free_text(model, run.path)
-    predictor.save(run.path)
+    _save_model(run, model, head, (space, link, rule), taxonomy, count, unanswered)
     facts_of_photos = (len(photos.digests), photos.computed, photos.failures)
     nearest = tuple(model.nearest_classes(words))
     answers_of = (count, len(sides[1][0]), answered)
-    return Started(run.path, predictor, *facts_of_photos, *answers_of, nearest, tuple(notes))
+    return Started(run.path, run.spec, *facts_of_photos, *answers_of, nearest, tuple(notes))
+
+
+def _save_model(
+    run: RunFolder,
+    model: TextImageModel,
+    head: TextHead,
+    deployed: tuple[LabelSpace, Link, Rule],
+    taxonomy: Taxonomy | None,
+    answers: int,
+    unanswered: tuple[str, ...],
+) -> None:
+    weight, network = np.asarray(head.weight.T), model.network
+    facts: dict[str, Any] = {"taxonomy": taxonomy, "answers": answers, "unanswered": unanswered}
+    if isinstance(network, Eye):
+        made = SolvedModel.of(network, ("means",), weight, head.bias, *deployed, "words")
+        (run.path / WEIGHTS_FILE).unlink(missing_ok=True)
+        replace(made, **facts).save(run.path)
+        return
+    from labelwise.photos.words.torch_networks import torch_model
+
+    (run.path / SOLVED_FILE).unlink(missing_ok=True)
+    replace(torch_model(network, weight, head.bias, *deployed), **facts).save(run.path)
 
 
 def _unused(words: WordList, answers: Mapping[bytes, PhotoAnswer]) -> list[str]:
@@ -479,7 +502,7 @@ def save_free_text(model: TextImageModel, run: Path) -> None:
     """Keep in a run what scores texts."""
     texts, classes, captions = model.texts, tuple[str, ...](), False
     if isinstance(texts, WeighedTexts):
-        classes, vectors = texts.names, torch.from_numpy(texts.name_vectors)
+        classes, vectors = texts.names, texts.name_vectors
         captions = texts.maps is not None
         with replacing(run / CLASSES_FILE) as temporary:
             save_tensors(temporary, {"vectors": vectors, "weight": texts.weight})
@@ -512,8 +535,8 @@ class FreeText:
         try:
             facts = _Facts.model_validate_json(path.read_bytes())
             if facts.kind == "classes":
-                tensors = load_tensors(run / CLASSES_FILE)
-                vectors, weight = tensors["vectors"].numpy(), tensors["weight"]
+                arrays = load_arrays(run / CLASSES_FILE)
+                vectors, weight = arrays["vectors"], arrays["weight"]
                 if not len(vectors) == len(weight) == len(facts.classes):
                     raise ValueError("it does not say as many classes as there are weights")
         except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
@@ -524,13 +547,19 @@ class FreeText:
         if not folder.is_dir():
             missing = f"the {what} of {run} is not in {folder}"
             raise SettingsError(f"{missing}; name its folder with --encoder")
-        made = TwoTowers(folder) if facts.kind == "towers" else SentenceEncoder(folder)
+        made: TextImageModel | SentenceEncoder
+        if facts.kind == "towers":
+            from labelwise.photos.words.tower_files import TwoTowers
+
+            made = TwoTowers(folder)
+        else:
+            made = SentenceEncoder(folder)
         if made.digest != facts.encoder:
             other = f"{folder} holds another {what} than {run} was made with"
             raise SettingsError(f"{other}; name its --encoder")
-        if isinstance(made, TwoTowers):
-            return cls(made)
-        return cls(WeighedTexts(made, facts.classes, vectors, weight))
+        if isinstance(made, SentenceEncoder):
+            return cls(WeighedTexts(made, facts.classes, vectors, weight))
+        return cls(made.texts)
 
     def doubt(self, text: str) -> str | None:
         return self.texts.doubt(text, (text,))
@@ -563,6 +592,17 @@ class FreeText:
 POOL = 5000  # photos
 
 
+def _network_of(run: Path, spec: ModelSpec) -> "tuple[Eye | Backbone, TextHead]":
+    """Return what sees the photos of a run, and its head."""
+    if not RunFolder(run).is_solved:
+        from labelwise.photos.words.torch_networks import network_and_head
+
+        return network_and_head(run)
+    weights = weights_of(run)
+    head = TextHead(weights["head/weight"].T, weights["head/bias"])
+    return Eye.open().with_transform(spec.transform), head
+
+
 class WordsLearner:
     """What a run of words thinks of some photos (``guide``), and would with more answers;
     one of an earlier version does not learn: it keeps no text head.
@@ -572,12 +612,13 @@ class WordsLearner:
         self, run: Path, photos: Sequence[Path], *, share: float = SET_ASIDE, watch: Watch
     ) -> None:
         """Read a run, and the features of photos, of which ``share`` is set aside."""
-        predictor = Predictor.load(run)
-        if predictor.answers is None or predictor.link is None:
+        spec = RunFolder(run).spec
+        if spec.answers is None or spec.made_link is None:
             give = "give a run of `labelwise train --words`"
             raise SettingsError(f"{run} did not begin with words; {give}")
-        images, backbone = PictureImages(photos), predictor.model.backbone
-        self._features = features_of(images, backbone, run / EMBEDDINGS, watch=watch)
+        network, head = _network_of(run, spec)
+        images = PictureImages(photos)
+        self._features = features_of(images, network, run / EMBEDDINGS, watch=watch)
         rows = sorted(self._features.digests)
         self._digests = [self._features.digests[row] for row in rows]
         self._names = tuple(str(photos[row].absolute()) for row in rows)
@@ -588,9 +629,7 @@ class WordsLearner:
         self._kept = KeptAnswers.load(run / ANSWERS_FILE)
         path = run / TEXT_HEAD_FILE
         self._text = TextHead.load(path) if path.is_file() else None
-        layer = predictor.model.head.state_dict()
-        head = TextHead(layer["classifier.weight"].T, layer["classifier.bias"])
-        self.guide = self._guide(head, predictor.link, predictor.answers, predictor.unanswered)
+        self.guide = self._guide(head, spec.made_link, spec.answers, spec.unanswered)
 
     def learnt(self, answers: Mapping[str, Mapping[str, bool]]) -> QuestionGuide:
         """Return the guide that follows from answers, by the path of the photo and the word."""
@@ -615,11 +654,11 @@ class WordsLearner:
     def _guide(
         self, head: TextHead, link: Link, learnt_from: int, unanswered: Sequence[str]
     ) -> QuestionGuide:
-        words, single = self._words.names, TextHead(head.weight.float(), head.bias.float())
+        words = self._words.names
+        single = TextHead(head.weight.astype(np.float32), head.bias.astype(np.float32))
         parts = [np.empty((0, len(words)))]
-        with torch.no_grad():
-            for start in range(0, len(self._digests), POOL):
-                features = self._features.of(self._digests[start : start + POOL])
-                parts.append(link(single.scores(features)).double().numpy())
+        for start in range(0, len(self._digests), POOL):
+            features = self._features.of(self._digests[start : start + POOL])
+            parts.append(np.exp(link.log_probs(single.scores(features).astype(np.float64))[0]))
         probs, others = np.concatenate(parts), frozenset(unanswered)
         return QuestionGuide(self._aside, self._names, words, probs, learnt_from, others)

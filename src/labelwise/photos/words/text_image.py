@@ -8,17 +8,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.base.files import replacing
-from labelwise.base.tensors import load_tensors, save_tensors
+from labelwise.base.tensors import load_arrays, save_tensors
 from labelwise.calibration import Platt
 from labelwise.errors import CheckpointError
-from labelwise.learn.backbones import Backbone
+from labelwise.eyes import Eye
 from labelwise.links import Link
 from labelwise.photos.words.word_list import WordList
+
+if TYPE_CHECKING:
+    from labelwise.learn.backbones import Backbone
 
 TextImageKind = Literal["classes", "towers"]
 GUESSED_SLOPE, GUESSED_OFFSET = 0.8, -3.6
@@ -32,27 +36,27 @@ class TextHead:
     Answers move words more easily along ``common`` (D, E): directions in which captions differ.
     """
 
-    weight: Tensor
-    bias: Tensor
-    common: Tensor | None = None
+    weight: NDArray[Any]
+    bias: NDArray[Any]
+    common: NDArray[Any] | None = None
 
-    def scores(self, features: Tensor) -> Tensor:
-        return features.to(self.weight) @ self.weight + self.bias
+    def scores(self, features: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(features.astype(self.weight.dtype) @ self.weight + self.bias)
 
     def save(self, path: Path) -> None:
-        tensors = {name: value for name, value in vars(self).items() if value is not None}
+        arrays = {name: value for name, value in vars(self).items() if value is not None}
         with replacing(path) as temporary:
-            save_tensors(temporary, tensors)
+            save_tensors(temporary, arrays)
 
     @staticmethod
     def load(path: Path) -> "TextHead":
-        tensors = load_tensors(path)
-        weight, bias = (tensors.get(name, Tensor()) for name in ("weight", "bias"))
-        common = tensors.get("common")
+        arrays = load_arrays(path)
+        weight, bias = (arrays.get(name, np.empty(0)) for name in ("weight", "bias"))
+        common = arrays.get("common")
         fits = weight.ndim == 2 and bias.shape == weight.shape[1:]
         fits &= common is None or common.shape[:-1] == weight.shape[:1]
-        every = tensors.values()
-        if not fits or not all(t.is_floating_point() and bool(t.isfinite().all()) for t in every):
+        every = arrays.values()
+        if not fits or not all(a.dtype.kind == "f" and bool(np.isfinite(a).all()) for a in every):
             raise CheckpointError(
                 f"{path} must hold a weight (D, K) and a bias (K,) of finite numbers; run "
                 "`labelwise train --words` again"
@@ -60,17 +64,17 @@ class TextHead:
         return TextHead(weight, bias, common)
 
 
-def pairs_above(units: Tensor, cosine: float) -> list[tuple[int, int]]:
+def pairs_above(units: NDArray[Any], cosine: float) -> list[tuple[int, int]]:
     """Return the pairs of unit vectors (K, D) nearer to each other than a cosine."""
-    near = (units @ units.T).triu(1) > cosine
-    return [(int(first), int(other)) for first, other in near.nonzero().tolist()]
+    near = np.triu(units @ units.T, 1) > cosine
+    return [(first, other) for first, other in np.argwhere(near).tolist()]
 
 
 class TextDirections(ABC):
     """The text half of a scorer."""
 
     @abstractmethod
-    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+    def directions(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float64]:
         """Return the directions (D, K) of things, each of which some texts describe."""
 
     @abstractmethod
@@ -83,11 +87,14 @@ class TextDirections(ABC):
 
 
 class TextImageModel(ABC):
-    """A text-image model of a folder; ``digest`` is the hash of what makes its texts."""
+    """A text-image model of a folder; ``digest`` is the hash of what makes its texts.
+
+    ``network`` sees the photos: an eye, or a backbone of torch.
+    """
 
     kind: TextImageKind
     folder: Path
-    backbone: Backbone
+    network: "Eye | Backbone"
     digest: str
 
     @property
@@ -96,7 +103,10 @@ class TextImageModel(ABC):
 
     @abstractmethod
     def head(
-        self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
+        self,
+        texts: Sequence[Sequence[str]],
+        mean_features: NDArray[Any],
+        features: NDArray[Any] | None = None,
     ) -> TextHead:
         """Return the scores of things that texts describe, for photos of these features (N, D)."""
 
@@ -107,16 +117,16 @@ class TextImageModel(ABC):
         """Return the class that each word leans on most."""
         return []
 
-    def disagreements(self, words: WordList, features: Tensor) -> list[str]:
+    def disagreements(self, words: WordList, features: NDArray[Any]) -> list[str]:
         """Return a sentence for each word that means two things by different routes."""
         return []
 
-    def guessed(self, scores: Tensor) -> Link:
+    def guessed(self, scores: NDArray[Any]) -> Link:
         """Return the link before anyone has answered, p = sigma(.8 x - 3.6), from all scores.
 
         x is the standardised score: the best curve for all labels of COCO together.
         """
-        spread = max(float(scores.std()), 1e-6)
+        spread = max(float(scores.std(ddof=1)), 1e-6)
         slope = GUESSED_SLOPE / spread
         return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)
 

@@ -15,7 +15,6 @@ other, and the last place is read. Texts are lower-cased for both SigLIPs, and t
 its punctuation, as in training. Each text is encoded alone.
 """
 
-import json
 import re
 import string
 import tomllib
@@ -25,12 +24,15 @@ from math import exp
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from labelwise.base.arrays import Numbers
 from labelwise.base.files import sha256_of
 from labelwise.base.text import first_line, one_line_of, shortened
 from labelwise.errors import DataError, SettingsError
@@ -41,8 +43,15 @@ from labelwise.learn.backbones.transformers import (
     TransformerBlock,
 )
 from labelwise.links import Link, Sigmoid
-from labelwise.models.run_folder import HUB, fetched_from_hub
-from labelwise.photos.words.classes import ClassesAndWords, read_tokenizer
+from labelwise.photos.words.classes import read_tokenizer
+from labelwise.photos.words.scorers import (
+    CONFIG,
+    PREPROCESSOR,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    read_json,
+)
 from labelwise.photos.words.text_image import (
     TextDirections,
     TextHead,
@@ -158,11 +167,8 @@ def _taken(state: State, names: Mapping[str, str | list[str]], before: str = "")
     return weights
 
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-OPEN_CLIP = "open_clip_config.json"  # of a folder that open_clip wrote, which is not read
 KINDS: dict[str, TowerKind] = {"clip": "clip", "siglip": "siglip", "siglip2": "siglip"}
 ACTIVATION_NAMES = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
-PREPROCESSOR, TOKENIZER_CONFIG = "preprocessor_config.json", "tokenizer_config.json"
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 SETTINGS = ("hidden_act", "layer_norm_eps", "num_attention_heads")
 DEFAULTS = {  # of transformers, where config.json leaves them out: of photos and of texts
@@ -174,11 +180,6 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
-def is_tower_folder(folder: Path) -> bool:
-    """Return whether a folder holds a text-image model, by its configuration."""
-    return (folder / CONFIG).is_file() and "model_type" in _json(folder / CONFIG)
-
-
 def _number(tensor: Tensor | None) -> float | None:
     value = None if tensor is None else float(tensor)
     if value is not None and not abs(value) <= LARGEST_LOG:
@@ -188,7 +189,7 @@ def _number(tensor: Tensor | None) -> float | None:
 
 def _read(folder: Path, state: State) -> tuple[ImageTower, TextTower, Tokens]:
     """Return both halves of a model; their sizes follow from the tensors of its state."""
-    config = _json(folder / CONFIG)
+    config = read_json(folder / CONFIG)
     model_type = str(config.get("model_type"))
     if model_type not in KINDS:
         kinds = f"a model_type of {', '.join(KINDS)}"
@@ -228,7 +229,7 @@ def _depth(half: State) -> int:
 
 
 def _preprocessing(folder: Path, side: int) -> Transform:
-    config = _json(_file(folder, PREPROCESSOR))
+    config = read_json(_file(folder, PREPROCESSOR))
     size = config.get("size", side)
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
     return Transform(
@@ -258,7 +259,7 @@ def _tokens(folder: Path, tower: TextTower, *, siglip_2: bool) -> Tokens:
     if tower.causal:
         return Tokens(tokenizer, tower.places)
     settings = folder / TOKENIZER_CONFIG
-    config = _json(settings) if settings.is_file() else {}
+    config = read_json(settings) if settings.is_file() else {}
     siglip_2 = siglip_2 or str(config.get("tokenizer_class")).startswith(("Gemma", "Siglip2"))
     pad = config.get("pad_token", "<pad>" if siglip_2 else "</s>")
     fill = tokenizer.token_to_id(pad["content"] if isinstance(pad, dict) else pad)
@@ -283,74 +284,9 @@ def _loaded(network: Half, state: dict[str, Tensor], folder: Path) -> Half:
     return network.eval()
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        read = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"{path} cannot be read: {first_line(error)}") from None
-    if not isinstance(read, dict):
-        raise SettingsError(f"{path} must be a JSON object")
-    return read
-
-
 ALIKE = 0.99  # cosine of two words; unlike those of sentence encoders, cosines of towers are high
 SIGLIP_TEXT = "this is a photo of {}."
 LATIN = 0x250  # letters from here on are no longer those of English and its neighbours
-
-
-# The sentence encoder that is taken unless another model is named (Apache-2.0, 23 MB).
-ENCODER, REVISION = "Xenova/all-MiniLM-L6-v2", "751bff37182d3f1213fa05d7196b954e230abad9"
-GRAPH_SHA256 = "afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1"
-TOKENIZER_SHA256 = "da0e79933b9ed51798a3ae27893d3c5fa4a201126cef75586296df9b4d2c62a0"
-ENCODER_FILES = {"onnx/model_quantized.onnx": GRAPH_SHA256, "tokenizer.json": TOKENIZER_SHA256}
-BY_HAND = (
-    f"copy {' and '.join(ENCODER_FILES)} from https://huggingface.co/{ENCODER} into a folder and "
-    "name it with --model"
-)
-
-
-def usual_encoder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2: in this user's cache of the hub, or fetched there."""
-    from huggingface_hub import hf_hub_download
-
-    for name, expected in ENCODER_FILES.items():
-        try:
-            path = Path(hf_hub_download(ENCODER, name, revision=REVISION))
-        except Exception as error:  # of the hub's many kinds, and of the network's
-            raise SettingsError(
-                "without --model a sentence encoder is fetched once (23 MB), and "
-                f"{shortened(one_line_of(error), 300)} Set HF_ENDPOINT to another mirror, or "
-                f"{BY_HAND}"
-            ) from None
-        if (digest := sha256_of(path)) != expected:
-            reason = f"{path} must have the SHA-256 {expected}, got {digest}"
-            raise SettingsError(f"{reason}; delete it and try again, or {BY_HAND}")
-    return path.parent
-
-
-def open_scorer(
-    place: str | None = None, *, image_size: int | None = None, cache: Path | None = None
-) -> TextImageModel:
-    """Return the scorer of a folder, or of ``hf://OWNER/NAME``: two towers, or classes and words.
-
-    Without a place it is all-MiniLM-L6-v2 with EfficientNet-Lite0.
-    """
-    if place is None:
-        return ClassesAndWords(usual_encoder(), image_size=image_size, cache=cache)
-    if place.startswith(HUB):
-        meaning = "so it is not a text-image model of transformers that can be read here"
-        needed = (CONFIG, WEIGHTS, TOKENIZER, PREPROCESSOR)
-        folder = fetched_from_hub(place, needed, (TOKENIZER_CONFIG,), meaning)
-    else:
-        folder = Path(place)
-    if (folder / OPEN_CLIP).is_file():
-        what = f"{place} is a folder of open_clip, which is not read"
-        raise SettingsError(f"{what}; take the transformers folder of this model")
-    if not is_tower_folder(folder):
-        return ClassesAndWords(folder, image_size=image_size, cache=cache)
-    if image_size is not None:
-        raise SettingsError(f"{place} has an input of its own size: leave --image-size out")
-    return TwoTowers(folder)
 
 
 class TwoTowers(TextImageModel, TextDirections):
@@ -382,19 +318,19 @@ class TwoTowers(TextImageModel, TextDirections):
             reason = shortened(one_line_of(error), 300)
             raise SettingsError(f"{folder}: {wrong} ({reason})") from None
         self.scale = 1.0 if scale is None else exp(scale)
-        self.backbone, self.digest = self.image, sha256_of(weights)
+        self.network, self.digest = self.image, sha256_of(weights)
 
     @property
     def texts(self) -> "TwoTowers":
         return self
 
-    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+    def directions(self, texts: Sequence[Sequence[str]]) -> Numbers:
         columns = []
         for own in texts:
             if self.bias is not None and tuple(own) == usual_texts(own[-1]):
                 own = [SIGLIP_TEXT.format(own[-1])]
             columns.append(normalize(self.text.encode(own, self.tokens).mean(dim=0), dim=0))
-        return torch.stack(columns, dim=1).double()
+        return np.asarray(torch.stack(columns, dim=1).double().numpy())
 
     def doubt(self, name: str, texts: Sequence[str]) -> str | None:
         strange = [text for text in texts if any(ord(letter) >= LATIN for letter in text)]
@@ -409,10 +345,13 @@ class TwoTowers(TextImageModel, TextDirections):
         return pairs_above(self.directions(texts).T, ALIKE)
 
     def head(
-        self, texts: Sequence[Sequence[str]], mean_features: Tensor, features: Tensor | None = None
+        self,
+        texts: Sequence[Sequence[str]],
+        mean_features: NDArray[Any],
+        features: NDArray[Any] | None = None,
     ) -> TextHead:
         weight = self.scale * self.directions(texts)
-        return TextHead(weight, torch.full_like(weight[0], self.bias or 0.0))
+        return TextHead(weight, np.full(len(texts), self.bias or 0.0))
 
-    def guessed(self, scores: Tensor) -> Link:
+    def guessed(self, scores: NDArray[Any]) -> Link:
         return super().guessed(scores) if self.bias is None else Sigmoid()
