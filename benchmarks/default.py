@@ -5,10 +5,11 @@
     python benchmarks/default.py --show RESULTS.json
 
 A set holds features ``X`` (N, D), maybe as bytes with a ``scale`` (D,): X = (scale * bytes)^2; 0/1
-labels ``Y`` (N, K); maybe ``test`` (N,), how many rows are test, and ``groups`` (N,). Each draw
+labels ``Y`` (N, K); maybe ``test`` (N,), how many rows are test, ``groups`` (N,) and the ``names``
+(K,) of labels. 2,992 features are those of the built-in network. Each draw
 deals test rows and training rows anew, and both ways get the same ones:
 
-    ours       what ``train`` does with features: fit, link and rule (no photo is kept back)
+    ours       what ``train`` does with features: fit, names of labels, link and rule
     sklearn    standardised features, one logistic regression per label, C by cross-validated log
                loss over all rows, one threshold by out-of-fold F1; multinomial where each photo has
                one label. Unknown entries are masked
@@ -37,6 +38,8 @@ SIZES = (20, 50, 100, 200)
 ALL = 0
 STRENGTHS = np.logspace(-6, 1, 8)  # of scikit-learn: C
 FOLDS = 5
+PARTS = ((1280, 1.0), (1280, 1.0), (432, 2.0))  # of the built-in network's features, Eye.head_parts
+WIDTH = sum(width for width, _ in PARTS)
 FIGURES = ("map", "log_loss", "ece", "micro_f1", "image_f1", "tags")
 
 
@@ -56,7 +59,9 @@ def read(place: str) -> dict[str, Any]:
     if "scale" in stored:
         x = (x * stored["scale"]) ** 2
     groups = stored["groups"] if "groups" in stored else np.arange(len(x))
-    return {"x": x, "y": stored["Y"].astype(np.float64), "test": stored["test"], "groups": groups}
+    names = tuple(stored["names"].tolist()) if "names" in stored else None
+    facts = {"test": stored["test"], "groups": groups, "names": names}
+    return {"x": x, "y": stored["Y"].astype(np.float64), **facts}
 
 
 def deal(data: dict[str, Any], photos: int, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -84,19 +89,28 @@ def spoil(y: Any, state: str, rng: np.random.Generator) -> tuple[Any, Any]:
     return y, known
 
 
-def ours(x: Any, y: Any, known: Any, new: Any, seed: int) -> tuple[Any, Any]:
+def ours(x: Any, y: Any, known: Any, new: Any, seed: int, names: Any = None) -> tuple[Any, Any]:
     """Return probabilities and sets (M, K) of new rows, as ``train`` makes them."""
     from labelwise.calibration.shrunken import shrunken_with_errors
     from labelwise.decide.parse_rule import fit_rule
-    from labelwise.eyes.fit import fit, fit_noted, loss_of
+    from labelwise.eyes.fit import MOST_NAMED, fit, fit_named, fit_noted, loss_of
 
     observed = None if known.all() else known
     method = "softmax" if observed is None and (y.sum(1) == 1).all() else "bce"
-    fitted = fit_noted(x, y, observed, seed=seed) if method == "softmax" else None
+    how: dict[str, Any] = {"seed": seed, "parts": PARTS if x.shape[1] == WIDTH else ()}
+    fitted = fit_noted(x, y, observed, **how) if method == "softmax" else None
     rule_text = "auto" if fitted is None else "expected-f"
     if fitted is None:
         loss, own = loss_of(method, y, observed)
-        fitted = fit(x, y, observed, loss=loss, link=own, seed=seed)
+        how |= {"loss": loss, "link": own}
+        fitted = fit(x, y, observed, **how)
+        if names is not None and method == "bce" and len(x) <= MOST_NAMED:
+            from labelwise.eyes import Eye
+            from labelwise.eyes.kinds import directions
+
+            towards = directions(Eye.open(), names, x)
+            if towards is not None:
+                fitted = fit_named(x, y, observed, towards, fitted, **how) or fitted
         link = fitted.link
         if not own.couples_labels:
             link = shrunken_with_errors(fitted.out_of_fold, y, own, observed)[0]
@@ -226,9 +240,9 @@ def work(job: Job) -> dict[str, Any]:
     new, truth = data["x"][test], data["y"][test]
     result: dict[str, Any] = {**asdict(job), "set": Path(job.place).stem, "rows": len(x)}
     result["true_tags"] = float(truth.sum(1).mean())
-    for name, way in (("ours", ours), ("sklearn", theirs)):
+    for name, way, more in (("ours", ours, (data["names"],)), ("sklearn", theirs, ())):
         began = time.process_time()
-        result[name] = figures(*way(x, y, known, new, job.draw), truth)
+        result[name] = figures(*way(x, y, known, new, job.draw, *more), truth)
         result[name]["seconds"] = time.process_time() - began
     result["base"] = figures(*base(y, known, len(new)), truth)
     return result
@@ -248,7 +262,7 @@ def few(job: Job) -> dict[str, Any]:
         p = np.clip(probs, 1e-7, 1 - 1e-7)
         return -(truth * np.log(p) + (1 - truth) * np.log1p(-p)).mean(1)
 
-    mine = losses(ours(x, y, known, data["x"][test], job.draw)[0])
+    mine = losses(ours(x, y, known, data["x"][test], job.draw, data["names"])[0])
     guess = losses(base(y, known, len(test))[0])
     apart = mine - guess
     error = float(apart.std(ddof=1) / len(apart) ** 0.5)

@@ -9,6 +9,7 @@ steps for every label and every weight: a few products with the rows per step, m
 together. Arrays are NumPy's or torch's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -40,7 +41,12 @@ class Design(Generic[A]):
 
     @staticmethod
     def of(
-        features: A, *, scaled: bool = True, free_bias: bool = True, mean: A | None = None
+        features: A,
+        *,
+        scaled: bool = True,
+        free_bias: bool = True,
+        mean: A | None = None,
+        parts: Sequence[tuple[int, float]] = (),
     ) -> "Design[A]":
         """Return the design of training features; one that never changes is left out.
 
@@ -48,6 +54,7 @@ class Design(Generic[A]):
 
         A feature is divided by sqrt(its deviation x root mean square of all deviations): half way
         between its own deviation, which blows up features that few rows show, and one for all.
+        With ``parts``, the width and the weight of each, deviations are compared within a part.
         """
         x, xp = double(features), namespace(features)
         mean = x.mean(0) if mean is None else mean
@@ -55,7 +62,12 @@ class Design(Generic[A]):
         scale = xp.ones_like(mean)
         if scaled:
             spread = xp.sqrt((x * x).mean(0))
-            typical = xp.sqrt((spread * spread).mean())
+            typical = xp.ones_like(spread)
+            end = 0
+            for width, weight in parts or [(len(spread), 1.0)]:
+                start, end = end, end + width
+                part = spread[start:end]
+                typical[start:end] = xp.sqrt((part * part).mean()) / weight
             changes = spread > LEAST_SPREAD * (1 + xp.abs(mean))
             x = x * like(changes, x)
             scale = xp.where(changes, xp.sqrt(spread * typical), 1.0)

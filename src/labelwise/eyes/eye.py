@@ -42,6 +42,7 @@ PRETRAINED = "pretrained"  # weights as a network was published with
 BUILT_IN_FILE = Path(__file__).with_name("lite0.onnx")
 FORMAT = 1
 FEATURES = ("means", "maxima", "middle")  # outputs that are features, in this order
+MIDDLE = 2.0  # the weight of the middle of the network, whose maps say more of colour and texture
 MOST_BYTES, MOST_FACTS = 1 << 31, 1 << 16  # of an ONNX file, protobuf's own limit; of its JSON
 MOST_VALUES = 1 << 28  # of all arrays together while the network sees one photo
 OPSET = 18  # of ONNX's operators, in which runs are written too
@@ -135,6 +136,13 @@ class Eye:
     def head_features(self) -> tuple[str, ...]:
         """The outputs that a head is solved on: with the middle of the network all features."""
         return self.features if "middle" in self.outputs else ("means",)
+
+    @property
+    def head_parts(self) -> tuple[tuple[int, float], ...]:
+        """The width of each output that a head is solved on, and its weight beside the others."""
+        return tuple(
+            (self.outputs[name], MIDDLE if name == "middle" else 1.0) for name in self.head_features
+        )
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Features by a network of torch: the source of a run's solved head on GPUs, of bands, of rows."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ import torch
 from labelwise.base.arrays import to_numpy
 from labelwise.base.convex import ConvexLoss
 from labelwise.decide import Rule
+from labelwise.eyes import Eye
 from labelwise.eyes.fit import Fitted
+from labelwise.learn.backbones.weights import EYE
 from labelwise.learn.objectives import Objective
 from labelwise.learn.predictor import Model, Predictor
 from labelwise.links import Link, Sigmoid
@@ -32,6 +35,10 @@ class NetworkSource(FeatureSource):
     head: HeadSpec
     objective: Objective
     device: torch.device
+
+    @property
+    def parts(self) -> Sequence[tuple[int, float]]:
+        return Eye.open().head_parts if self.frozen.backbone.name == EYE else ()
 
     def features(self, solving: Solving, table: LabelTable) -> Any:
         if not isinstance(table.images, FeatureRows):

@@ -12,7 +12,7 @@ holds features). With ``keep_val`` validation rows stay apart, and choose link a
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,6 +68,11 @@ class FeatureSource(ABC):
     def loss(self, solving: "Solving") -> tuple[ConvexLoss[Any], Link]:
         """Return the loss of the rows of the pool, and the link of its logits."""
 
+    @property
+    def parts(self) -> Sequence[tuple[int, float]]:
+        """The width and the weight of each group of features that are scaled together."""
+        return ()
+
     def directions(self, names: tuple[str, ...], features: Any) -> NDArray[np.float64] | None:
         """Return the directions (K, D) of scores by the names of labels, None without any."""
         return None
@@ -93,6 +98,10 @@ class EyeSource(FeatureSource):
     """An eye, whose run is its own export."""
 
     eye: Eye
+
+    @property
+    def parts(self) -> Sequence[tuple[int, float]]:
+        return self.eye.head_parts
 
     def features(self, solving: Solving, table: LabelTable) -> Any:
         hardware, watch = solving.settings.hardware, solving.watch
@@ -213,6 +222,7 @@ def solve(solving: Solving) -> tuple[dict[str, Predictions], Fitted[Any]]:
 
     groups = None if pool.group is None else np.array(list(pool.group))
     how: dict[str, Any] = {"groups": groups, "seed": settings.seed, "tried": tried}
+    how["parts"] = solving.source.parts
     fitted: Fitted[Any] | None = None
     if solving.noted:
         fitted = fit_noted(seen["train"], labels, observed, several=solving.several, **how)
