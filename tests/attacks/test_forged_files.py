@@ -215,11 +215,18 @@ def test_held_out_pictures_and_heads_of_words_that_do_not_fit(tmp_path):
             assert HeldOutPictures.load(path) is None, name
     weight, bias = torch.ones(3, 2), torch.zeros(2)
     save_tensors(tmp_path / "h", {"weight": weight, "bias": bias})
-    assert TextHead.load(tmp_path / "h").scores(torch.ones(1, 3)).tolist() == [[3, 3]]
+    assert TextHead.load(tmp_path / "h").scores(np.ones((1, 3))).tolist() == [[3, 3]]
     odd = [(one, bias) for one in (torch.ones(3, 2, 2), weight.long(), weight * torch.nan)]
     for pair in [*odd, (weight, torch.ones(3)), (weight, torch.tensor(1.0))]:
         save_tensors(tmp_path / "h", dict(zip(("weight", "bias"), pair, strict=True)))
         with pytest.raises(CheckpointError, match="must hold a weight"):
+            TextHead.load(tmp_path / "h")
+    entry = {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}
+    changes = ({"dtype": "X9"}, {"shape": [1 << 60]}, {"data_offsets": [0, 8]}, {"shape": 3.5})
+    for stated in ([], {"weight": 3}, *({"weight": entry | change} for change in changes)):
+        text = json.dumps(stated).encode()
+        (tmp_path / "h").write_bytes(len(text).to_bytes(8, "little") + text + bytes(12))
+        with pytest.raises(CheckpointError, match="is not a readable safetensors file"):
             TextHead.load(tmp_path / "h")
 
 
