@@ -26,6 +26,7 @@ from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.predictions import Predictions
 from labelwise.scores.embeddings import Texts, read_cosines
 from labelwise.scores.tables import (
+    aligned_labels,
     check_labels,
     label_arrays,
     labels_beside,
@@ -139,16 +140,10 @@ class Detections:
         return checked.grouped_by(dict(zip(other.files, other.groups, strict=True)), source)
 
     def checked_by_table(self, table: LabelTable) -> "Detections":
-        lacks = f"{table.name} has none of the"
-        rows = some_places(self.files, table.ids, f"{lacks} photos of {self.source}")
-        names = table.space.names
-        columns = some_places(self.names, names, f"{lacks} labels of {self.source}")
-        labels, observed = table.targets()
-        row, at = rows[self.file], columns[self.label]
-        known = (row >= 0) & (at >= 0)
-        if observed is not None:
-            known &= observed[row, at]
-        correct = np.where(known, (labels[row, at] > 0.5) * 1.0, np.nan)
+        lacks = f"{table.name} has none of the photos of {self.source}"
+        row = some_places(self.files, table.ids, lacks)[self.file]
+        truth = aligned_labels(table, self.names)[0][row, self.label]
+        correct = np.where((row >= 0) & ~np.isnan(truth), truth > 0.5, np.nan)
         checked = replace(self, correct=correct, notes=self.notes + unreported_notes(self, table))
         if table.group is None:
             return checked
