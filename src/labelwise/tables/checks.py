@@ -406,8 +406,6 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
         names = Names(name if is_uri(name) else posixpath.normpath(name) for name in names)
     if names.first_repeat() is None:
         return table
-    if duplicates == "join":
-        return _joined(table, names)
     first = names.firsts()
     is_first = first == np.arange(len(names))
     again = np.flatnonzero(~is_first)
@@ -419,12 +417,15 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
                 f"{table.name}: splits must not share images, got {names[row]!r} in "
                 f"{table.split[earlier]} and in {table.split[row]} ({where})"
             )
-        if not all(np.array_equal(own.row(earlier), own.row(row)) for own in sets):
+        alike = (np.array_equal(own.row(earlier), own.row(row)) for own in sets)
+        if duplicates != "join" and not all(alike):
             raise DataError(
                 f"{table.name}: every image must be named once, got {names[row]!r} in {where}, "
                 "with different labels; if each row names some of a photo's labels, give "
                 "`--duplicates join`"
             )
+    if duplicates == "join":
+        return _joined(table, first)
     if duplicates == "keep":
         return table.noted(f"repeated rows: {len(again):,}, kept")
     if duplicates == "drop":
@@ -438,25 +439,17 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
     )
 
 
-def _joined(table: LabelTable, names: Names) -> LabelTable:
-    """Return the table with the labels of all rows of an image in its first one."""
+def _joined(table: LabelTable, first: NDArray[np.int64]) -> LabelTable:
+    """Return the table with the labels of all rows of an image in the first one of them."""
     table.require_hard("rows with soft labels cannot be joined")
-    first = names.firsts()
     rows, places = np.unique(first, return_inverse=True)
-    if table.split is not None:
-        divided = np.flatnonzero(table.split != table.split[first])
-        for row in divided[:1].tolist():
-            raise DataError(
-                f"{table.name}: splits must not share images, got {names[row]!r} in "
-                f"{table.split[first[row]]} and in {table.split[row]}"
-            )
     sets = []
     for part in (table.present.plain(), table.unknown.complement().plain()):
         keys = np.unique(places[part.owners()] * max(part.width, 1) + part.columns)
         row, column = np.divmod(keys, max(part.width, 1))
         sets.append(LabelSets.from_entries(row, column, len(rows), part.width))
     joined = replace(table.subset(rows), present=sets[0], unknown=sets[1].complement())
-    return joined.noted(f"{counted(len(names), 'row')} name {counted(len(rows), 'image')}, joined")
+    return joined.noted(f"{counted(len(first), 'row')} name {counted(len(rows), 'image')}, joined")
 
 
 @dataclass(frozen=True)
