@@ -196,7 +196,10 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
         ('{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": 1}', "one kind"),
         ('{"path": "a.jpg", "labels": [1.5]}', "names of labels, got double"),
         ('{"path": "a.jpg", "labels": {"x": 0.5}}', "must hold lists or text"),
-        ('{"path": "a.jpg", "x": 1}\n{"path": "b.jpg", "y": 1}', "line 2: the key 'y'"),
+        (
+            '{"path": "a.jpg", "x": 1}\n' * 4000 + '{"path": "b.jpg", "y": 1}',
+            "line 4001: the key 'y",
+        ),
         ('{"path": "a.jpg", "labels": ["x", ["y"]]}', "plain values or lists of names"),
         (b'{"path": "\xff"}', "line 1: it is not UTF-8"),
         ('{"path": "a\\ud800.jpg", "labels": ["x"]}', "line 1: it holds text that is not Unicode"),

@@ -29,13 +29,14 @@ from labelwise.types import LabelSpace, nearest
 EVERYTHING = "*"
 NO_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff\u00ad"))
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
-BRACKETED = r"^\s*(?:(?:np\.)?(?:array|set|frozenset|list|tuple|Index)\(.*\)|[\[{(<].*[\]})>])\s*$"
+KINDS_OF_LISTS = "array|set|frozenset|list|tuple|Index|c"
+BRACKETED = rf"^\s*(?:(?:np\.)?(?:{KINDS_OF_LISTS})\(.*\)|[\[{{(<].*[\]}})>])\s*$"
 # A name as it is: Python writes a list of one as ('dog',).
 PARENTHESES = r"""^\s*\(\s*[^\s,'"()][^,'"()]*\)\s*$"""
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 QUOTED = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
 WRAPPED = re.compile(r"(?:np\.)?\w+\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
-NAME_KEYS = ("label", "name", "title", "class", "tag", "category")
+NAME_KEYS = ("label", "name", "title", "class", "tag", "category", "displayName", "class_name")
 LIST_KEYS = ("choices", "labels", "tags", "keywords", "objects", "classifications")
 QUOTED_LIST = re.compile(rf"\[(?:\s*+{QUOTED}\s*+,)*+\s*+(?:{QUOTED}\s*+)?\]")
 MINUS_ONES = ("-1", "-1.0")
@@ -150,7 +151,9 @@ def read_lists(
         pc.list_flatten(column), header, vocabulary, lambda index: at(int(parents[index]))
     )
     if items.type not in TEXT:
-        raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {items.type}")
+        raise DataError(
+            f"{at(0)}: {header!r} must hold names of labels, got {items.type}; write these alone"
+        )
     coded = pc.utf8_trim_whitespace(pc.fill_null(items, "")).dictionary_encode()
     code = np.asarray(coded.indices, np.int64)
     dictionary = coded.dictionary.to_pylist()
@@ -413,7 +416,8 @@ def bracketed_list(text: str) -> list[str] | None:
     """
     text = text.strip()
     if (wrapped := WRAPPED.fullmatch(text)) is not None:
-        return bracketed_list(wrapped[1] or "[]")
+        inside = wrapped[1]  # of R's c("dog", "cat") the names stand by themselves
+        return bracketed_list(inside if inside[:1] in ("[", "{", "(") else f"[{inside}]")
     if text[:1] + text[-1:] not in ("[]", "{}", "()", "<>"):
         return None
     if '":' in text and (names := _names_of_json(text)) is not None:

@@ -40,7 +40,8 @@ LabelNames = Annotated[Sequence[str] | None, BeforeValidator(_names)]
 class TableOptions:
     """How a table is read; None leaves a point open, for the reading that explains every cell.
 
-    ``columns`` maps a meaning to a column, ``labels`` perhaps to several; ``one_hot`` names the
+    ``columns`` maps a meaning to a column, ``labels`` perhaps to several, and ``path`` to those of
+    the photo's folder and its name; ``one_hot`` names the
     columns that are labels of their own, and ``ignore`` those that are not read. ``names`` are the
     labels in their order. ``splits`` maps words to train, val, test or out. ``present``, ``absent``
     and ``minus_one`` say what cells of a label's own column mean, and ``soft`` allows shares there.
@@ -86,7 +87,7 @@ class TableOptions:
         for column, value in self.columns.items():
             if column not in MEANINGS:
                 raise SettingsError(f"a column cannot mean {column!r}{nearest(column, MEANINGS)}")
-            if not value or (column != "labels" and not isinstance(value, str)):
+            if not value or (column not in ("labels", "path") and not isinstance(value, str)):
                 raise SettingsError(f"columns.{column} must name a column, got {list(value)!r}")
         for word, meaning in self.splits.items():
             if meaning not in (*SPLITS, OUT):
@@ -143,11 +144,13 @@ class TableColumns:
     soft: str | None = None
     shares: str | None = None
     more_labels: tuple[str, ...] = ()  # further columns that name labels, read with ``labels``
+    folders: tuple[str, ...] = ()  # columns that name the folder of the photo
 
     def headers(self) -> list[str]:
         named = [getattr(self, meaning) for meaning in MEANINGS]
         found = [header for header in named if header is not None]
-        return [*found, *self.more_labels, *self.one_hot]
+        several = [*found, *self.more_labels, *self.folders, *self.one_hot]
+        return list(dict.fromkeys(several))
 
 
 def find_columns(
@@ -173,7 +176,11 @@ def find_columns(
     named = {meaning: options.columns_of(meaning) for meaning in options.columns}
     given = {meaning: by_name[names[0]] for meaning, names in named.items() if names}
     more = tuple(by_name[name] for name in named.get("labels", ())[1:])
-    taken = {by_name[name] for name in (*options.placed(), *(one_hot or ()))}
+    places = [by_name[name] for name in named.get("path", ())]
+    folders = places[:-1]
+    if places:
+        given["path"] = places[-1]
+    taken = {by_name[name] for name in (*options.placed(), *(one_hot or ()))} - {*folders}
     free = [name for name in header if name not in taken and not ROW_NUMBERS.fullmatch(name)]
     columns_of = {meaning: given.get(meaning) for meaning in MEANINGS}
     known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
@@ -204,7 +211,7 @@ def find_columns(
     taken = set(filter(None, columns_of.values()))
     own = tuple(by_name[name] for name in one_hot or ())
     if one_hot is None and labels is None:
-        own = tuple(name for name in free if name not in taken)
+        own = tuple(name for name in free if name not in {*taken, *folders})
     if labels is None and not own:
         rule = "there must be a column 'labels', or one column for each label"
         raise DataError(f"{where}: {rule}; write one")
@@ -214,4 +221,4 @@ def find_columns(
     if (soft is None) != (shares is None) or (own and soft):
         three = "'labels' (certain ones), 'soft' (names) and 'shares' (their shares)"
         raise DataError(f"{where}: soft labels need three columns, {three}")
-    return TableColumns(**columns_of, one_hot=own, more_labels=more)
+    return TableColumns(**columns_of, one_hot=own, more_labels=more, folders=tuple(folders))

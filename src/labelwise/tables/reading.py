@@ -42,6 +42,7 @@ from labelwise.tables.table import SPLIT_WORDS
 from labelwise.tables.words import (
     ABSENT,
     ANSWERS,
+    CORRECTED,
     DASHES,
     DENYING,
     LIKELY_LABELS,
@@ -58,6 +59,7 @@ from labelwise.tables.words import (
     PAIRS,
     PATH_HEADERS,
     PRESENT,
+    RECORDS,
     SPLIT_NAMES,
     STATES,
     SURELY_NO_LABEL,
@@ -85,9 +87,11 @@ MARK_NAMES = {"\t": "a tab", "\n": "a line end", " ": "a blank"}
 NUMBER = re.compile(r"[-+]?[0-9]*[.,]?[0-9]+(e[-+]?[0-9]+)?\s*%?", re.IGNORECASE)
 CODES = re.compile(r"\d+([ |,;]+\d+)+")  # class numbers, several in a cell
 INTEGER = re.compile(r"-?\d+")
-DECIMAL = re.compile(r"([01])[.,]0+|([01])00?\s*%")
+DECIMAL = re.compile(r"([01])(?:[.,]0*)?(?:e[-+]?0+)?|([01])00?\s*%")
+OTHER_NUMBER = re.compile(r"[2-9]|[1-8]\d")  # in a column of 1 and 0
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2})?")
 BOX = re.compile(r"[\[(]?-?\d+(\.\d+)?([,; ]+-?\d+(\.\d+)?){3}[\])]?")
+BITS = {"-1", "0", "1"}
 SEXES = ({"m", "f"}, {"m", "w"}, {"male", "female"})
 
 
@@ -273,6 +277,7 @@ def _path_roles(look: Look) -> list[RoleChoice]:
             for name, cells in by_name.items()
             if cells.texts and len(cells.texts) == cells.counts.total() and _kind(cells) != "states"
         ]
+        names = [name for name in names if folded(name) not in LIKELY_LABELS] or names
     return [_photos_in(name, clear) for name in names[:3]] or [RoleChoice()]
 
 
@@ -313,7 +318,7 @@ def _kind(cells: Cells, stated: Collection[str] = ()) -> str:
     known = PRESENT | ABSENT | DASHES | NO_STATE | MINUS_ONE | {"none"}
     right = sum(cells.counts[text] for text, state in states.items() if state in known)
     telling = right == filled or not (PRESENT | ABSENT | MINUS_ONE).isdisjoint(states.values())
-    if len(texts) == filled > 2 and all(map(INTEGER.fullmatch, texts)):
+    if len(texts) == filled > 2 and all(map(INTEGER.fullmatch, texts)) and not words <= BITS:
         return "text"  # numbers of the rows
     if {"1", "2"} == {*texts}:
         return "states"
@@ -463,6 +468,8 @@ def _label_roles(look: Look) -> list[RoleChoice]:
             f"{look.where}: the first line names a photo, and no line says what the columns "
             "are; write their names above it, as in 'path,dog,cat'"
         )
+    if headless and [*kinds.values()] == ["states"]:
+        return [free.labels_in([*kinds], clear=False)]  # class numbers, as it seems
     named = [name for name in kinds if levels[name] < 2 and _names_labels(name, free)]
     wanted = ("states", "shares") if given.soft else ("states",)
     states = {name for name in free.of_kind(*wanted) if name not in named}
@@ -482,12 +489,16 @@ def _label_roles(look: Look) -> list[RoleChoice]:
         return [free.labels_in(numbered)]
     if block:
         found = _block_roles(free, block, look.columns[0].name == "path" and _as_written(free))
+        words = (
+            {state_of(text) for text in free.texts(block)} - PRESENT - ABSENT - NO_STATE - DASHES
+        )
+        named = named or (block if len(block) == 1 and len(words - BITS) > 1 else [])
         return [*([free.labels_in(named, clear=False)] if named else []), *found]
     every = [{text.lower() for text in columns[name].texts} for name in texts]
     grades = len(texts) > 1 and len({*chain.from_iterable(every)}) <= MOST_ODD
     if grades and all(words & NONE_WORDS for words in every):  # "none, mild, severe" of each
         return _block_roles(free, texts)
-    pairs = [name for name in _columns_of_few_words(free) if not levels[name]]
+    pairs = [n for n in _columns_of_few_words(free) if not levels[n] and not _is_denied(n)]
     if len(pairs) > 1:
         words = {text.lower() for text in free.texts(pairs)}
         told = words <= PRESENT | ABSENT | free.stated
@@ -495,7 +506,11 @@ def _label_roles(look: Look) -> list[RoleChoice]:
     if len(texts) == 1:
         beyond = [name for name in kinds if name != texts[0]]
         alone = all(levels[name] == 2 or kinds[name] == "nothing" for name in beyond)
-        return [free.labels_in(texts, clear=headless or (alone and not levels[texts[0]]))]
+        one = free.labels_in(texts, clear=headless or (alone and not levels[texts[0]]))
+        both = free.of_kind("labels", "lists")
+        return [one] if one.clear or len(both) == 1 else [one, free.labels_in(both, False)]
+    if texts and headless and len({*free.texts(texts)}) < len(free.texts(texts)):
+        return [free.labels_in(texts)]
     if texts:
         found = [free.labels_in([name], clear=False) for name in texts[:3]]
         return [*found, free.labels_in(texts, False)]
@@ -506,8 +521,11 @@ def _label_roles(look: Look) -> list[RoleChoice]:
     nothing = kinds and all(kind == "nothing" for kind in kinds.values())
     if nothing or any(cells.binary and cells.name == "labels" for cells in look.columns):
         return [RoleChoice(free.base, "", free.split_note)]
-    if [folded(name) for name in kinds] == ["id"] and "labels" in kinds.values():
-        return [free.labels_in([*kinds], clear=False)]  # whose animal it is
+    last = [
+        name for name, cells in columns.items() if _may_name_labels(name, cells, len(kinds) == 1)
+    ]
+    if last:
+        return [free.labels_in([name], clear=False) for name in last[:3]]
     there = [f"{one_line(name)!r} ({SHOWN_KINDS.get(k, k)})" for name, k in kinds.items()]
     raise DataError(
         f"{look.where}: no column seems to say which labels a photo has"
@@ -516,13 +534,29 @@ def _label_roles(look: Look) -> list[RoleChoice]:
     )
 
 
+def _may_name_labels(name: str, cells: Cells, alone: bool) -> bool:
+    """Return whether a column may name classes where no other does: its few cells recur."""
+    if folded(name) == "id":
+        return _kind(cells) == "labels"  # whose animal it is
+    classes = not LONG_LABEL.isdisjoint(name_parts(name))
+    numbers = [text for text in cells.texts if NUMBER.fullmatch(text)]
+    amounts = numbers and not ((classes or alone) and all(map(str.isdigit, numbers)))
+    recurs = 2 <= len(cells.texts) < cells.filled or classes
+    dates = any(map(DATE.fullmatch, cells.texts))
+    return recurs and not (dates or amounts) and (classes or folded(name) not in RECORDS)
+
+
 SHOWN_KINDS = {"labels": "words", "states": "yes or no", "shares": "numbers", "nothing": "empty"}
+
+
+def _is_denied(name: str) -> bool:
+    return not DENYING.isdisjoint(name_parts(name))
 
 
 def _names_labels(name: str, free: _Free) -> bool:
     """Return whether labels are often called so; of text one word of the name is enough."""
     kind = free.kinds[name]
-    if name not in LIKELY_LABELS and not DENYING.isdisjoint(name_parts(name)):
+    if name not in LIKELY_LABELS and _is_denied(name):
         return False
     if name != "labels" and kind in ("states", "shares"):
         several = len({*free.columns[name].texts} - {"-1"}) > 2
@@ -535,6 +569,8 @@ def _of_named(named: Sequence[str], free: _Free, headless: bool) -> list[RoleCho
     """Return which columns may name the labels, where some are called so."""
     beside = [n for n, k in free.kinds.items() if re.fullmatch(r"column \d+", n) and k != "numbers"]
     found = free.named_roles(named)
+    if len(named) == 1 and _may_be_merged(free, free.columns[named[0]]):
+        return [free.labels_in(named, clear=False)]
     if beside and not headless:  # cells beyond the named column may be further labels
         every = free.texts([*named, *beside])
         shared = len({*every}) < len(every)
@@ -553,6 +589,12 @@ def _of_named(named: Sequence[str], free: _Free, headless: bool) -> list[RoleCho
     return found
 
 
+def _may_be_merged(free: _Free, cells: Cells) -> bool:
+    """Return whether a label may stand for the rows below: once, and left of the photos."""
+    photos = any(other.holds_photos and other.place > cells.place for other in free.look.columns)
+    return photos and "" in cells.counts and len(cells.texts) == cells.filled
+
+
 def _sharing(named: Sequence[str], free: _Free) -> list[str]:
     """Return the columns that are not read although most of their words are labels."""
     words = {
@@ -565,7 +607,7 @@ def _sharing(named: Sequence[str], free: _Free) -> list[str]:
         for name, parts in words.items()
         if name not in named
         and free.kinds[name] in ("labels", "lists")
-        and 2 * len(parts & labels) >= len(parts) > 0
+        and (2 * len(parts & labels) >= len(parts) or not CORRECTED.isdisjoint(name_parts(name)))
     ]
 
 
@@ -646,7 +688,10 @@ def _block_roles(free: _Free, block: Sequence[str], as_written: bool = False) ->
     """
     columns, kinds, levels = free.columns, free.kinds, free.levels
     unsure = [n for n in block if len(n) > 1 and levels[n] and not as_written]
-    unsure += [*_saying_none(block), *_other_words(columns, block)]
+    told = any(state_of(text) in ABSENT for text in free.texts(block))
+    empty = free.of_kind("nothing")  # labels where nothing means no, or where it means unknown
+    empty = [] if told and not _as_written(free) else empty
+    unsure += [*_saying_none([*block, *empty]), *_other_words(columns, block)]
     unsure, doubted = list(dict.fromkeys(unsure)), {*unsure}
     states = {*block}
     plain = [name for name in kinds if not levels[name] and name not in states]
@@ -659,7 +704,7 @@ def _block_roles(free: _Free, block: Sequence[str], as_written: bool = False) ->
     ]
     sure = [name for name in block if name not in doubted]
     open_columns = [*(unsure if sure else []), *numbers]
-    labels = {*(sure or unsure), *free.of_kind("nothing")}
+    labels = {*(sure or unsure), *(name for name in empty if name not in doubted)}
     sure = [name for name in columns if name in labels]
     if not open_columns:
         found = [free.block(sure, _left_out(texts), clear=not texts)]
@@ -696,7 +741,7 @@ def _left_out(names: Sequence[str]) -> str:
 
 
 def _other_words(by_name: Mapping[str, Cells], block: Sequence[str]) -> list[str]:
-    """Return columns of the block that say present and absent in words that no other one uses."""
+    """Return columns of the block that say yes and no in words or numbers that few others use."""
     telling = PRESENT | ABSENT | DASHES
     numbers = {"1", "0", "true", "false"}
     words_of = {}
@@ -707,7 +752,12 @@ def _other_words(by_name: Mapping[str, Cells], block: Sequence[str]) -> list[str
     common = max(uses.values(), default=0)
     main = {word for word, count in uses.items() if count == common}
     group = set().union(*(words for words in words_of.values() if words & main))
-    return [name for name, words in words_of.items() if words and not words & group]
+    odd = {
+        n: sum(c for t, c in by_name[n].counts.items() if OTHER_NUMBER.fullmatch(t)) for n in block
+    }
+    others = [name for name in block if 4 * odd[name] > by_name[name].filled]
+    others = others if 2 * len(others) < len(block) else []
+    return [n for n, words in words_of.items() if n in others or (words and not words & group)]
 
 
 # What the cells of a label's own column mean
@@ -791,9 +841,21 @@ def state_points(look: Look, own: Sequence[Cells]) -> list[RoleChoice]:
             present_too = f"{shown} mean present, an empty cell absent"
             seen = TableOptions(present=tuple(odd), absent=("",))
             found = [RoleChoice(seen, present_too, clear=False), *found[:2]]
+        elif present and "" in nothing and blanks and not (absent or minus or stated["absent"]):
+            found = [_with_empty(choice) for choice in found]
         points.append(found)
     usual = RoleChoice(_of_states(base), note=_state_note(base, uses))
     return [combined((usual, *choices)) for choices in product(*points)]
+
+
+def _with_empty(choice: RoleChoice) -> RoleChoice:
+    """Return a choice that says what an empty cell means, too: absent beside what is present."""
+    if choice.options.present and choice.options.absent is None:
+        empty = RoleChoice(TableOptions(absent=("",)), "an empty cell means absent")
+        return combined((choice, empty))
+    unknown = choice.options.means_unknown
+    words = None if unknown is None else (*unknown, "")
+    return replace(choice, options=choice.options.over(TableOptions(means_unknown=words)))
 
 
 def _pair(words: set[str]) -> tuple[str, str] | None:
@@ -914,6 +976,11 @@ def label_points(look: Look, columns: Sequence[Cells]) -> list[RoleChoice]:
                 f"{look.where}: cells hold the signs of a web page, such as {text!r:.80}; "
                 "write the names as a person reads them, such as '&' for '&amp;'"
             )
+    if not (nested or numbers or given.separator) and _are_vectors([*counts]):
+        raise DataError(
+            f"{look.where}: cells hold a row of 1 and 0, such as {next(iter(counts))!r:.80}, and "
+            "nothing names its places; write a column for each label"
+        )
     written = not nested and is_written_list({*counts} - no_list)
     if written:
         lists = {text: written_or_plain(text) or [text] * (text in no_list) for text in counts}
@@ -942,6 +1009,20 @@ def label_points(look: Look, columns: Sequence[Cells]) -> list[RoleChoice]:
     return found
 
 
+def _are_vectors(texts: Sequence[str]) -> bool:
+    """Return whether cells are rows of 1 and 0: of one length, and no list of class numbers.
+
+    >>> _are_vectors(["1 0 1", "0 1 0"]), _are_vectors(["0 1", "1"]), _are_vectors(["10", "11"])
+    (True, False, False)
+    """
+    rows = [re.findall("[01]", text.replace(".0", "")) for text in texts if VECTOR.fullmatch(text)]
+    if len(rows) < len(texts) or len({*map(len, rows)}) != 1 or len(rows[0]) == len({*rows[0]}):
+        return False
+    return not all(map(str.isdigit, texts)) or any(text[0] == "0" != text for text in texts)
+
+
+VECTOR = re.compile(r"[\[(]?[01](?:\.0*)?(?:[\s,;|]*[01](?:\.0*)?)+[\])]?")
+
 # A number beside a name: "dog (2)", "dog: 0.93", "dog=1", "dog 93 %", "2x dog"; a list's own signs.
 AMOUNT = re.compile(
     r"(?P<name>.*[^\W\d].*?)\s*(?:\(\s*[x×]?\s*\d+(?:[.,]\d+)?\s*%?\s*\)|[:=]\s*\d+(?:[.,]\d+)?\s*%?"
@@ -955,7 +1036,8 @@ JSON_LIKE = re.compile(r"""\s*[\[{].*['"]\s*:""", re.DOTALL)
 MARKUP = re.compile(r"&(?:[a-z]+|#\d+);|</\w+>")
 PERHAPS = re.compile(
     r"(?:probably|possibly|maybe|perhaps|likely|prob\.|poss\.|wahrscheinlich|vermutlich|evtl\.?"
-    r"|vielleicht|peut-être|probablement|probablemente|quizás|forse|cf\.|cfr\.?|aff\.) *(.+)",
+    r"|vielleicht|peut-être|probablement|probablemente|quizás|forse|cf\.|cfr\.?|aff\.) *(.+)"
+    r"|.+ \((?:high|medium|low|(?:un)?sure|(?:un)?certain|(?:un)?sicher|probabl[ey]|possibl[ey])\)",
     re.IGNORECASE,
 )
 BULLET = re.compile(r"(?:[-*•]|\d+[.)])\s+\S")
@@ -976,7 +1058,7 @@ def _refuse_beside(parts: Iterable[str], where: str) -> None:
         for part, names in units.items()
         if len(names) > 1 and any(name in found or uses[name] > 1 for name in names)
     ]
-    perhaps = [p for p in found if (word := PERHAPS.fullmatch(p)) and word[1] in found]
+    perhaps = [p for p in found if (word := PERHAPS.fullmatch(p)) and word[1] in {*found, None}]
     photos = [p for p in found if Path(p).suffix.lower() in IMAGE_SUFFIXES]
     several = len({*amounts.values()}) < len(amounts) or len(amounts) > 2
     if several and 2 * len(amounts) >= len(found):
@@ -1005,7 +1087,7 @@ def is_written_list(texts: Iterable[str]) -> bool:
     """Return whether every cell that is not empty is a list in brackets, not a name in some."""
     texts = [text for text in texts if text]
     found = [text for text in texts if re.match(BRACKETED, text, re.DOTALL)]
-    objects = all(text[0] == "{" for text in found)  # as Label Studio writes several choices
+    objects = all(text[:2] == "c(" or text[0] == "{" for text in found)  # where there are several
     whole = len(found) == len(texts) or objects
     named = all(re.match(PARENTHESES, text) for text in found)
     return not named and whole and all(written_or_plain(text) is not None for text in texts)
@@ -1050,8 +1132,13 @@ def mark_points(counts: Mapping[str, int], given: TableOptions) -> list[RoleChoi
     """
     if given.separator:
         return [RoleChoice()]
-    texts = [text for text in counts if not no_label(text)]
-    levels = given.levels
+    marks, levels = (*STRONG, *COMMAS, *WEAK), given.levels
+    texts = [
+        text
+        for text in counts
+        if not no_label(text)
+        or (text.casefold() not in WORDS and not all(map(no_label, split_text(text, marks))))
+    ]
     if given.names is not None:
         return _marks_of_names(texts, {*given.names})
     strong = _marks_in(texts, STRONG, levels)
@@ -1072,6 +1159,10 @@ def mark_points(counts: Mapping[str, int], given: TableOptions) -> list[RoleChoi
         units = [*{unit for text in units for unit in split_text(text, commas)}]
         commas, rest = [], [*weak, *soft]
     backed = evidence(units, rest)
+    if backed.full < 1 or not backed.alone:  # some of these signs may belong to names
+        good = [m for m in rest if (by := evidence(units, [m])).full == 1 and by.alone]
+        rest, commas = good or rest, [mark for mark in commas if mark in (good or rest)]
+        backed = evidence(units, rest)
     sure = backed.full == 1 and (backed.alone or len(strong) > 0)
     if not strong and rest == commas:
         sure = backed.full >= 0.5 and (backed.alone or backed.full == 1)

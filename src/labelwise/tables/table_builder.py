@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
@@ -171,6 +172,10 @@ class TableBuilder:
             if extension:
                 longer = pc.binary_join_element_wise(paths, end, nothing)
                 paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
+            for column in layout.folders[::-1]:
+                folder, slash = _texts(batch.column(column), column, at), pa.scalar("/", paths.type)
+                inside = pc.binary_join_element_wise(folder, paths, slash)
+                paths = pc.if_else(pc.equal(folder, ""), paths, inside)
             if prefix:
                 inside = pc.binary_join_element_wise(start, paths, nothing)
                 paths = pc.if_else(pc.match_substring(paths, "://"), paths, inside)
@@ -296,9 +301,12 @@ class TableBuilder:
                 rows.append(part)
             self.minus_ones = self.minus_ones or minus_ones
             return
-        present = self._named(batch, layout.labels, at, self.words)
-        for header in layout.more_labels:
-            present = present.union(self._named(batch, header, at, self.words))
+        headers = (layout.labels, *layout.more_labels)
+        nulls = np.array([batch.column(header).is_null() for header in headers])
+        some = ~nulls.all(axis=0)  # where one column names labels, a null in another says nothing
+        named = [self._named(batch, header, at, self.words) for header in headers]
+        named = [replace(r, null=r.null & ~(n & some)) for r, n in zip(named, nulls, strict=True)]
+        present = reduce(SparseRows.union, named)
         if layout.soft is not None and layout.shares is not None:
             marks = self.options.separator or ("|",)
             soft, column = self._named(batch, layout.soft, at), batch.column(layout.shares)
@@ -337,7 +345,9 @@ def _texts(column: Any, header: str, at: At) -> Any:
     try:
         text = column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise DataError(f"{at(0)}: {header!r} must hold text, got {column.type}") from None
+        raise DataError(
+            f"{at(0)}: {header!r} must hold text, got {column.type}; write it so"
+        ) from None
     blank = pc.equal(pc.utf8_length(pc.fill_null(text, "")), 0)
     if pc.any(blank).as_py():
         raise DataError(f"{at(first_true(blank))}: the column {header!r} is empty")

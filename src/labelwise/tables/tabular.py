@@ -49,7 +49,7 @@ from labelwise.tables.reading import (
     mark_points,
     readings,
 )
-from labelwise.tables.rows import inner, parse_json, require_file
+from labelwise.tables.rows import inner, is_file, parse_json, require_file
 from labelwise.tables.table import LabelTable
 from labelwise.tables.table_builder import TableBuilder
 from labelwise.tables.text_files import TextFile, frame_of, open_text
@@ -258,13 +258,13 @@ def _rows_of(batch: pa.RecordBatch, cells: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def open_json(path: Path) -> TabularFile:
-    """Return the table in a .json file: an array of objects, one for each photo."""
+    """Return the table in a .json file: an array of objects, one for each photo.
+
+    An object may hold that array, the labels of each photo by its name, or the cells by column.
+    """
     rows = parse_json(path.read_bytes(), path.name)
     if isinstance(rows, dict):
-        rows = [
-            {"path": name, **(labels if isinstance(labels, dict) else {"labels": labels})}
-            for name, labels in rows.items()
-        ]
+        rows = _rows_of_object(rows)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         rule = "must hold an array of objects, one for each photo"
         raise DataError(f"{path.name}: {rule}; export it so")
@@ -276,15 +276,32 @@ def open_json(path: Path) -> TabularFile:
     return TabularFile(columns, batches, text_only=True)
 
 
+def _rows_of_object(table: dict[str, Any]) -> Any:
+    """Return the rows in a JSON object: by photo, by column as pandas writes, or in one array."""
+    values = [*table.values()]
+    if any(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in table):
+        return [
+            {"path": name, **(labels if isinstance(labels, dict) else {"labels": labels})}
+            for name, labels in table.items()
+        ]
+    if all(isinstance(cells, dict) for cells in values):
+        rows = dict.fromkeys(row for cells in values for row in cells)
+        return [{name: cells.get(row) for name, cells in table.items()} for row in rows]
+    arrays = [value for value in values if isinstance(value, list)]
+    if len(arrays) == len(values) > 1 and len({*map(len, arrays)}) == 1:
+        return [dict(zip(table, cells, strict=True)) for cells in zip(*arrays, strict=True)]
+    return arrays[0] if len(arrays) == 1 else table
+
+
 def open_jsonlines(path: Path) -> TabularFile:
-    """Return the table in a .jsonl file; the first object says which columns there are."""
+    """Return the table in a .jsonl file; the first objects say which columns there are."""
     with path.open("rb") as stream:
         if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             return open_json(path)
-    first = next(json_objects(path), None)
-    if first is None:
+    first = islice(json_objects(path), SAMPLE_ROWS)
+    columns = list(dict.fromkeys(key for _, row in first for key in row))
+    if not columns:
         raise DataError(f"{path.name}: the table is empty")
-    columns = list(first[1])
     batches = partial(_json_batches, path, {*columns}, partial(json_objects, path), "line")
     return TabularFile(columns, batches, text_only=True)
 
@@ -319,7 +336,7 @@ def _json_batches(
             if strange := row.keys() - columns:
                 raise DataError(
                     f"{path.name}, {unit} {number}: the key {min(strange)!r} is not in the first "
-                    "line; write it there too, as null"
+                    "lines; write it there too, as null"
                 )
         arrays = []
         for name in headers:
@@ -492,12 +509,16 @@ class _Reader:
         suffix = self._suffix(look, options)
         if suffix:
             options = replace(options, extension=suffix)
+        folder = self._folder(look, options)
+        options = options.over(folder)
         table = self.build(options)
         if not self.saw_all and self.may_change(table, look, options):
             return None
         notes = list(found[0].notes)
         if suffix:
             notes.append(f"the names of photos get the suffix {suffix}")
+        if folder != AS_IT_IS:
+            notes.append(f"the folders of photos are in {folder.columns['path'][0]!r}")
         written = [note for stream in self.streams for note in (*stream.notes, *stream.left_out)]
         table = replace(table, reading=options.stated())
         return table.noted(*written, *(["; ".join(notes)] if notes else []))
@@ -576,15 +597,21 @@ class _Reader:
             except (DataError, SettingsError) as error:
                 failures.append(error)
                 continue
-            settling = reading.settling
-            again, clear = readings(replace(look, given=look.given.over(settling)))
-            if not clear or settling.over(again[0].options) != settling.over(reading.options):
-                settling = reading.options
+            for settling in (reading.settling, reading.options):
+                again, clear = readings(replace(look, given=look.given.over(settling)))
+                if clear and settling.over(again[0].options) == settling.over(reading.options):
+                    break
+            else:
+                continue  # no options lead to this reading
             phrase = f"{reading.phrase}: " if reading.phrase else ""
             stated = settling.stated()
             read.append((phrase, " ".join(map(as_setting, stated, stated.values())), table))
-        if not read:
+        if not read and failures:
             raise failures[0]
+        if not read:
+            several = "the table can be read in several ways, and no options tell them apart"
+            way_out = "write the present labels of each photo into one column 'labels'"
+            raise DataError(f"{self.files[0][0].name}: {several}; {way_out}")
         telling = _differing_rows([table for *_, table in read])
         lines = []
         for phrase, command, table in read:
@@ -598,11 +625,24 @@ class _Reader:
         end = "say which" if len(lines) > 1 else "confirm it"
         raise QuestionError(f"{name}: {start}; {end} by adding its options to the command:\n{ways}")
 
+    def _folder(self, look: Look, options: TableOptions) -> TableOptions:
+        """Return the columns of a photo's folder and name, where its file is found so alone."""
+        by_name = {cells.name: cells for cells in look.columns}
+        path = find_columns([*by_name], look.where, options, look.text_only).path
+        photo = by_name[path].texts[:1] if path and not options.columns_of("path")[1:] else []
+        for name, cells in by_name.items() if photo else ():
+            file = f"{photo[0].replace(chr(92), '/')}{options.extension or ''}"
+            folder = cells.texts[0].replace(chr(92), "/") if cells.texts else ""
+            there = name != path and folder and is_file(self.base / folder / file)
+            if there and not is_file(self.base / file):
+                return TableOptions(columns={"path": (name.strip(), str(path).strip())})
+        return AS_IT_IS
+
     def _suffix(self, look: Look, options: TableOptions) -> str:
         """Return the suffix that the names of photos lack, where files of one suffix fit."""
         by_name = {cells.name.strip(): cells for cells in look.columns}
         usual = [name for name in by_name if folded(name) in USUAL_PATHS]
-        name = (*options.columns_of("path"), *usual, "")[0]
+        name = (*options.columns_of("path")[-1:], *usual, "")[0]
         texts = by_name[name].texts if name in by_name else []
         if options.extension or not texts or any(Path(text).suffix for text in texts):
             return ""

@@ -14,7 +14,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +24,7 @@ from labelwise.base.text import counted, one_line
 from labelwise.errors import DataError, QuestionError, SettingsError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.tables.rows import parse_xml
-from labelwise.tables.words import USUAL_LABELS, USUAL_PATHS, folded
+from labelwise.tables.words import LIKELY_LABELS, USUAL_LABELS, USUAL_PATHS, folded
 
 HEAD_BYTES = 1 << 22  # in which the header must end
 LOOKED_AT = 1 << 16  # bytes by which the delimiter and the header line are found
@@ -71,6 +71,9 @@ OTHER_FILES: dict[str, tuple[bytes, ...]] = {
     "a web page": (b"<!doctype html", b"<html", b"<table"),
     "a picture": (b"\xff\xd8\xff", b"\x89png"),
 }
+PHOTO_FIRST = re.compile(
+    rf"(\S+?(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))}))(?:(:?[ ])[ ]*([^\s;|,].*))?", re.I
+)
 BOOK_PARTS = re.compile(r"xl/(workbook|sharedStrings|worksheets/[^/]+)\.xml")
 LARGEST_BOOK, MOST_CELLS = 1 << 30, 1 << 27  # of a workbook: bytes, unpacked, and cells
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
@@ -99,6 +102,112 @@ class TextLayout:
 
 
 def open_text(path: Path, encoding: str | None = None) -> TextFile:
+    """Return the text of a table; rows in another form than CSV are written anew."""
+    text = _decoded(path, encoding)
+    with text.open() as stream:
+        start: bytes = stream.read(LOOKED_AT)
+        lines = _filled_lines(start)
+        for note, form in FORMS.items():
+            if _evened(form(lines[:-1] if len(start) == LOOKED_AT else lines)):
+                rows = _evened(form(_filled_lines(start + stream.read())))
+                table = io.StringIO(newline="")
+                csv.writer(table).writerows(rows)
+                return TextFile(table.getvalue().encode(), (*text.notes, note)) if rows else text
+    return text
+
+
+Rows = list[list[str]]
+
+
+def _filled_lines(content: bytes) -> list[str]:
+    """Return the lines that hold more than blanks; none where a cell goes on over several."""
+    text = content.decode("utf-8-sig", "replace")
+    lines = [line.strip("\n\r") for line in io.StringIO(text, newline="") if line.strip()]
+    return [] if any(line.count('"') % 2 for line in lines) else lines
+
+
+def _evened(rows: Rows) -> Rows:
+    """Return rows of one width, with a header; none where it is not clear what their cells are.
+
+    A header may lack the name of the first column, and rows may end after their last label.
+    """
+    widths = {len(row) for row in rows[1:]}
+    if not widths or min(widths) < 2:
+        return []
+    header, first, width = rows[0], [row[0] for row in rows[1:]], len(rows[0])
+    if widths == {width + 1} and len({*first}) == len(first):
+        photos = all(map(_is_photo, first))
+        named = any(folded(name) in USUAL_PATHS for name in header)
+        return [] if photos == named else [["path" if photos else "", *header], *rows[1:]]
+    places = {next((n for n, cell in enumerate(row) if _is_photo(cell)), -1) for row in rows[1:]}
+    headless = _is_photo(([*header, "", ""])[max(places)]) and places <= {0, 1}
+    labels_last = folded(header[-1]) in LIKELY_LABELS and len(places) == 1 and max(places) >= 0
+    longer = sum(len(row) > width for row in rows)
+    headed = labels_last and min(widths) == width and 4 * longer >= len(rows)
+    if not (widths == {width} or (len(places) == 1 and headless) or headed):
+        return []
+    most = max(width, *widths)
+    return [row + [""] * (most - len(row)) for row in rows]
+
+
+def _rows(lines: Sequence[str], mark: str, quote: str = '"') -> Rows:
+    blanks = mark == " "
+    try:
+        return [
+            *csv.reader(
+                lines, delimiter=mark, quotechar=quote, skipinitialspace=blanks, strict=True
+            )
+        ]
+    except csv.Error:
+        return []
+
+
+def _in_single_quotes(lines: list[str]) -> Rows:
+    for mark in MARKS:
+        quoted = re.compile(rf"(?:.*{re.escape(mark)})?\s*'[^']*'\s*(?:{re.escape(mark)}.*)?")
+        if all(map(quoted.fullmatch, lines[1:])) and _evened(rows := _rows(lines, mark, "'")):
+            return rows
+    return []
+
+
+def _photos_before_blanks(lines: list[str]) -> Rows:
+    """Return the rows of lines such as ``a.jpg dog sea`` and ``a.jpg: dog, sea``."""
+    found = [match.groups("") for line in lines if (match := PHOTO_FIRST.fullmatch(line.strip()))]
+    if len(found) < len(lines) or not any(labels for _, _, labels in found):
+        return []
+    if any(mark.strip() or "," in labels for _, mark, labels in found):
+        return [[photo, labels] for photo, _, labels in found]
+    rows = [[photo, *labels.split()] for photo, _, labels in found]
+    numbers = all(cell.isdigit() for row in rows for cell in row[1:])
+    classes = numbers and len({*map(len, rows)}) > 1
+    return [[row[0], "|".join(row[1:])] for row in rows] if classes else rows
+
+
+def _between_blanks(lines: list[str]) -> Rows:
+    if any(mark in line for line in lines for mark in MARKS[1:]) or "," in "".join(lines[:1]):
+        return []
+    lines = [line.strip() for line in lines]
+    lines = lines[1:] if lines and lines[0].isdigit() else lines  # how many there are
+    apart = [re.split(r"\s{2,}", line) for line in lines]
+    return apart if _evened(apart) else _rows(lines, " ")
+
+
+def _of_other_width(lines: list[str]) -> Rows:
+    for mark in MARKS:
+        if len({*map(len, rows := _rows(lines, mark))}) > 1 and _evened(rows):
+            return rows
+    return []
+
+
+FORMS: dict[str, Callable[[list[str]], Rows]] = {
+    "cells are in single quotes": _in_single_quotes,
+    "each line holds a photo and its labels": _photos_before_blanks,
+    "cells are separated by blanks": _between_blanks,
+    "rows have other widths than the header": _of_other_width,
+}
+
+
+def _decoded(path: Path, encoding: str | None) -> TextFile:
     """Return the text of a file: as ``encoding`` says, or by its first bytes, UTF-8 or cp1252."""
     with path.open("rb") as stream:
         start = stream.read(LOOKED_AT)
@@ -254,6 +363,9 @@ def workbook_as_csv(path: Path) -> bytes:
     texts = [] if shared is None else [_text_in(item) for item in shared.findall("{*}si")]
     sheets = [name for name in parts if "/worksheets/" in name]
     filled = {name: rows for name in sheets if (rows := _cells_of(parts[name], texts))}
+    listing = [n for n, rows in filled.items() if any(_is_photo(cell) for r in rows for cell in r)]
+    if len(listing) == 1:  # beside sheets such as a legend
+        filled = {name: filled[name] for name in listing}
     if len(filled) != 1:
         what = f"{len(filled)} sheets that hold cells" if filled else "no sheet that holds cells"
         raise DataError(f"{path.name}: the workbook has {what}; save the right one as CSV UTF-8")

@@ -58,7 +58,7 @@ LIKELY_LABELS = USUAL_LABELS | _listed("""
 """)
 # What a column of this name never is: a label.
 RECORDS = _listed("""
-    id, patient, patientid, subject, fold, split, istrain, istest, isval, reviewed, checked,
+    id, patient, patientid, fold, split, istrain, istest, isval, reviewed, checked,
     verified, isreviewed, width, height, notes, note, comment, comments, remark, remarks, uuid, url,
     md5, sha256, timestamp, photographer, annotator, rater, reviewer, worker, latitude, longitude,
     lat, lon, lng, index, datetime, bemerkung, bemerkungen, notiz, notizen, kommentar, breite, höhe,
@@ -77,14 +77,17 @@ RECORDS = _listed("""
     usedfortraining, usable, vérifié, verifié, verifie, validé, revisado, verificado, validado,
     verificato, controllato, gecontroleerd, nagekeken, sprawdzone, проверено, kontrolliert,
     freigegeben, validiert, erledigt, granskad, kontrollert, onaylandı, 確認, 確認済, checkedby,
-    haslabel, haslabels, reviewedby, labeledby, annotatedby, lastedit, birthdate
+    haslabel, haslabels, reviewedby, labeledby, annotatedby, lastedit, birthdate, iso, aperture,
+    fnumber, exposuretime, shutterspeed, focallength, framenum, framenumber, moonphase, mondphase,
+    licence, license, assignmentstatus
 """)
 MAYBE_RECORDS = _listed("""
     camera, station, location, source, status, year, month, day, hour, age, sex, gender, batch,
     session, user, author, flag, quality, weather, set, ort, lieu, place, habitat, season, count,
     number, temperature, altitude, elevation, size, rating, stars, order, train, valid, score, row,
     no, nr, part, phase, use, test, val, caption, captions, text, description, title, beschreibung,
-    titel, légende, descripción, box, any, flagged, duplicate, cluster
+    titel, légende, descripción, box, any, flagged, duplicate, cluster, make, model, frame, seq,
+    version, subject, plot, moon, mond, lens, orientation, exposure, institution
 """)
 # Words that a record's name consists of, beside those above: ``patient_age``, ``observed_on``.
 RECORD_WORDS = (
@@ -93,7 +96,7 @@ RECORD_WORDS = (
     | _listed("""
     is, has, was, of, by, at, on, the, image, photo, file, name, object, annotation, label, class,
     category, species, taxon, number, ids, created, updated, observed, approx, prob, conf, type,
-    login, grade, path, uri, hash, original, median, mean, total, num, n, code, version
+    login, grade, path, uri, hash, original, median, mean, min, max, total, num, n, code, version
 """)
 )
 LONG_LABEL = {"label", "labelname", "class", "classname", "tag", "species", "category"}
@@ -136,6 +139,15 @@ UNSURE = {
     "unsicher",
     "fraglich",
 }
+CORRECTED = {
+    "corrected",
+    "correction",
+    "revised",
+    "korrigiert",
+    "korrektur",
+    "override",
+    "overwrite",
+}
 NO_OBJECTS = {"sex", "gender", "age", "batch", "session", "status", "quality", "score"} | {
     "any",
     "flagged",
@@ -151,16 +163,18 @@ SPLIT_NAMES = {"split", "set", "subset", "partition", "usage", "phase", "part", 
 
 PRESENT = _listed("""
     1, true, yes, y, t, ja, j, wahr, oui, vrai, si, sí, sì, verdadero, waar, да, tak, ano, igen,
-    kyllä, はい, 是, 有, ○, ◯, 〇, ◎, ●, vorhanden, présent, presente, sand, sann, evet, نعم, hai,
-    da, jah, sant, ✔️, seen, gesehen, sim, x, ✓, ✔, ☑, ☑️, ✅, 👍, 🟢, 🟩, present, positive, pos, +,
+    kyllä, はい, 是, 有, ○, ◯, 〇, ◎, ●, vorhanden, présent, presente, evet, نعم, da,
+    ✔️, seen, gesehen, sim, x, ✓, ✔, ☑, ☑️, ✅, 👍, 🟢, 🟩, present, positive, pos, +,
+    accept, accepted,
     так, כן, ναι, có, ใช่, हाँ, detected, found, gefunden, erkannt, nachgewiesen, détecté, detectado,
     vero, on, •, prawda, истина, pravda, tosi, doğru, igaz, adevărat, あり, 예, 네, verdadeiro
 """)
 TICKS = _listed("x, ✓, ✔, ✔️, ☑, ☑️, ✅, +, •, *, ○, ◯, 〇, ●, 👍")  # beside which empty is absent
 ABSENT = _listed("""
     0, false, no, n, f, nein, falsch, non, faux, falso, não, nao, onwaar, нет, nie, ne, nem, ei,
-    いいえ, 否, 无, ×, ✕, ✖, ✖️, nicht vorhanden, ausente, falsk, usann, hayır, لا, nej, nee, usant,
-    not seen, iie, not present, abwesend, nicht gesehen, non présent, ❎, absente, ✗, ✘, ☐, ❌, 👎,
+    いいえ, 否, 无, ×, ✕, ✖, ✖️, nicht vorhanden, ausente, hayır, لا, nej, nee,
+    not seen, not present, abwesend, nicht gesehen, non présent, ❎, absente, ✗, ✘, ☐, ❌, 👎,
+    reject, rejected,
     🔴, 🟥, absent, negative, neg, off, fałsz, ложь, nepravda, epätosi, yanlış, hamis, fals, nu,
     なし, 아니오, 아니요, ні, לא, όχι, không, ไม่, ไม่ใช่, नहीं, not detected, not found, fehlt,
     nicht gefunden, nicht erkannt, nicht nachgewiesen, non détecté, no detectado
@@ -168,7 +182,8 @@ ABSENT = _listed("""
 # Pairs whose words mean this only beside each other.
 PAIRS = (
     *(("s", "n"), ("o", "n"), ("t", "n"), ("e", "h"), ("д", "н"), ("p", "a"), ("v", "f")),
-    *(("有", "無"), ("p", "n"), ("pos.", "neg.")),
+    *(("有", "無"), ("p", "n"), ("pos.", "neg."), ("sand", "falsk"), ("sann", "usann")),
+    *(("sant", "usant"), ("hai", "iie"), ("jah", "ei")),
 )
 MINUS_ONE = {"-1", "-1.0"}
 DASHES = {"-", "–", "—", "--", "−", ".", "·"}
@@ -189,7 +204,8 @@ NONE_WORDS = _listed("""
     -, --, –, n/a, none, no finding, no findings, 0, no label, no labels, nothing, nichts, keine,
     kein, leer, aucun, aucune, rien, vide, ninguno, ninguna, nada, nothing here, vacío, vacio,
     vacía, なし, 无, 無, nic, inget, empty, blank, nessuno, nenhum, [], {}, brak, żaden, нет, пусто,
-    geen, ingen, inga, ikke, ei mitään, yok, nincs, niciuna, žádný, žádné, 없음, κανένα, niks,
+    geen, ingen, inga, background, hintergrund,
+    ikke, ei mitään, yok, nincs, niciuna, žádný, žádné, 없음, κανένα, niks,
     ничего, kosong, tidak ada, không, không có, لا شيء, כלום, कुछ नहीं, 0.0, nil,
     vuoto, vazio, leeg, tyhjä, puste, prázdné, üres, boş, κενό
 """)
@@ -209,10 +225,13 @@ UNKNOWN_WORDS = _listed("""
 NONE_PHRASE = re.compile(
     r"(no|none|kein\w*|aucun\w*|pas d[e'’]|sans|sin|ning[uú]n\w*|nessun\w*|nenhum\w*|sem|senza|geen"
     r"|ingen|inga|inget|brak|žádn\w*|bez|без|нет|ohne|without|hiçbir)[ ’'].+"
+    r"|(leer|fehl)(bild|foto|aufnahme|auslös)\w*|leere[sr]? (bild|foto|aufnahme)"
+    r"|(empty|blank|false) (image|photo|picture|frame|shot|trigger)\w*"
+    r"|(image|photo|foto|imagen|imagem|immagine|cuadro) (vide|vac[ií][ao]|vazia|vuota)"
 )
 UNKNOWN_PHRASE = re.compile(
     r"(not|non|nicht|weiß|weiss|cannot|can't|can’t|could not|unable|don't|ikke|inte|niet|nie|не|não"
-    r"|je ne|to be|pas|ei) .*|\w/\w|[未待]\w+"
+    r"|je ne|to be|pas|ei) .*|[a-z]/[a-z]|[未待]\w+"
     r"|(à|zu|da|por|do|to|att|te|a|needs?|re)[ -]?(vérif|verif|prüf|pruef|revi|sprawdz|check"
     r"|confirm|kontroll|défin|defin|déterm|determ|anota|annot)\w*"
     r"|un(identif|class|assign|specif|certain|determin|decid|sort|label|mark|known|tag|recogni|categor|read"
