@@ -183,7 +183,7 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
         ("path,labels\na.jpg,*\n", "row 1: '\\*' is for 'unknown' only"),
         ("name,labels\n1,x\n1,y\n", "there must be a column 'path'"),
         ("path\na.jpg\n", "which labels a photo has; write a column 'labels'"),
-        ("path,labels,labels\na.jpg,x,y\n", "the column 'labels' is there twice"),
+        ("path,dog,dog\na.jpg,1,0\n", "the column 'dog' is there twice"),
         ("path,labels\na.jpg,\n", "no labels at all"),
         (b"path,labels\na.jpg,caf\x81\n", "\\(cp1252\\) either; save it as UTF-8, or"),
         ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images is missing under .*: 'gone.jpg'"),

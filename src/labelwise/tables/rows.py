@@ -130,7 +130,7 @@ def parse_as(content: bytes, where: str, shape: type[Shape]) -> Shape:
         value: Shape = ADAPTERS[shape].validate_json(text, strict=True)
     except ValidationError as error:
         fault = first_fault(error).replace("Invalid JSON", "not JSON")
-        raise DataError(f"{where}: {fault}") from None
+        raise DataError(f"{where}: {fault}; correct it, or export it again") from None
     return value
 
 

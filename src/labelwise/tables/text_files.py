@@ -140,7 +140,7 @@ def _evened(rows: Rows) -> Rows:
         named = any(folded(name) in USUAL_PATHS for name in header)
         return [] if photos == named else [["path" if photos else "", *header], *rows[1:]]
     places = {next((n for n, cell in enumerate(row) if _is_photo(cell)), -1) for row in rows[1:]}
-    headless = _is_photo(([*header, "", ""])[max(places)]) and places <= {0, 1}
+    headless = any(_is_photo(header[place]) for place in places & {0, 1} if place < width)
     labels_last = folded(header[-1]) in LIKELY_LABELS and len(places) == 1 and max(places) >= 0
     longer = sum(len(row) > width for row in rows)
     headed = labels_last and min(widths) == width and 4 * longer >= len(rows)
@@ -497,6 +497,13 @@ def _frame(head: str, mark: str, path: Path, line: int | None) -> tuple[float, T
         name if name.strip() or not _has_words(body, place) else f"column {place + 1}"
         for place, name in enumerate(header)
     ]
+    if len({*header}) < len(header):  # "label, label" are several columns of labels
+        header = [
+            f"{name} {header[:place].count(name) + 1}"
+            if name in header[:place] and folded(name) in LIKELY_LABELS
+            else name
+            for place, name in enumerate(header)
+        ]
     above = [one_line(" ".join(row)) for _, row in filled[:chosen]]
     score = 0.0 if len(header) < 2 else 1 + right - 0.4 * bool(above)
     return score, TextLayout(mark, tuple(header), number)
