@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -66,6 +67,12 @@ def wait_for(child: int, folder: Path, target: int) -> bool:
     return True
 
 
+def names_in(run: Path) -> list[str]:
+    """Return what is in the folder of a run; a checkpoint's name counts how many were written."""
+    names = (str(file.relative_to(run)) for file in run.rglob("*"))
+    return sorted(re.sub("checkpoint/[0-9]+", "checkpoint/N", name) for name in names)
+
+
 def kill_and_resume(folder: Path, lives: int, seed: int, overrides: dict) -> dict:
     settings = read_settings(None, BASE | overrides)
     whole, killed = folder / "whole", folder / "killed"
@@ -99,6 +106,7 @@ def kill_and_resume(folder: Path, lives: int, seed: int, overrides: dict) -> dic
         "steps": steps,
         "all_steps": max(record["step"] for record in records[0]),
         "same_metrics": records[0] == records[1],
+        "files": [*map(names_in, (whole, killed))],
     }
 
 
