@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -51,18 +51,18 @@ class _Spool:
     """Collects Arrow arrays of bytes, beyond IN_MEMORY in a file that is mapped."""
 
     def __init__(self) -> None:
-        self._arrays: list[Any] = []
+        self._arrays: list[pa.Array] = []
         self._size = 0
         self._file: IO[bytes] | None = None
-        self._writer: Any = None
+        self._writer: pa.ipc.RecordBatchFileWriter = None
 
-    def add(self, array: Any) -> None:
+    def add(self, array: pa.Array) -> None:
         self._arrays.append(array.cast(pa.large_binary()))
         self._size += array.nbytes
         if self._size > IN_MEMORY:
             self._write()
 
-    def finish(self) -> Any:
+    def finish(self) -> pa.ChunkedArray:
         if self._file is None:
             return pa.chunked_array(self._arrays, pa.large_binary())
         self._write()
@@ -123,18 +123,18 @@ class TableBuilder:
                     raise SettingsError(f"{where}: {key} is for one column per label")
         self.minus_ones = False
         self.set_aside: Counter[str] = Counter()
-        self.paths: list[Any] = []
+        self.paths: list[pa.Array] = []
         self.images = _Spool()
         self.present: list[SparseRows] = []
         self.unknown: list[SparseRows] = []
         self.soft: list[SparseRows] = []
         self.shares: list[NDArray[np.float32]] = []
         self.split: list[NDArray[np.uint8]] = []  # places in SPLITS
-        self.group: list[Any] = []
+        self.group: list[pa.Array] = []
 
     def add(
         self,
-        batch: Any,
+        batch: pa.RecordBatch,
         where: str,
         first: int,
         *,
@@ -186,7 +186,7 @@ class TableBuilder:
         if layout.group is not None:
             self.group.append(_texts(batch.column(layout.group), layout.group, at))
 
-    def _with_split(self, batch: Any, header: str, at: At) -> Any:
+    def _with_split(self, batch: pa.RecordBatch, header: str, at: At) -> pa.RecordBatch:
         """Note the split of each row; return the rows that are not set aside."""
         text = pc.fill_null(batch.column(header).cast(pa.string()), "")
         coded = text.dictionary_encode()
@@ -285,10 +285,10 @@ class TableBuilder:
             self.vocabulary.merge(group, most)
         return (*notes, f"read as one label each: {shown}")
 
-    def _add_labels(self, batch: Any, at: At) -> None:
+    def _add_labels(self, batch: pa.RecordBatch, at: At) -> None:
         layout = self.columns
         if layout.labels is None:
-            *parts, minus_ones = read_one_hot(
+            present, unknown, soft_rows, shares, minus_ones = read_one_hot(
                 batch,
                 layout.one_hot,
                 at,
@@ -296,9 +296,10 @@ class TableBuilder:
                 minus_one=self.options.minus_one,
                 meanings=self.states,
             )
-            held: tuple[list[Any], ...] = (self.present, self.unknown, self.soft, self.shares)
-            for rows, part in zip(held, parts, strict=True):
-                rows.append(part)
+            self.present.append(present)
+            self.unknown.append(unknown)
+            self.soft.append(soft_rows)
+            self.shares.append(shares)
             self.minus_ones = self.minus_ones or minus_ones
             return
         headers = (layout.labels, *layout.more_labels)
@@ -323,7 +324,7 @@ class TableBuilder:
 
     def _named(
         self,
-        batch: Any,
+        batch: pa.RecordBatch,
         header: str,
         at: At,
         words: Mapping[str, str] = {},
@@ -341,7 +342,7 @@ def _without_scheme(path: str) -> str:
     return unquote(urlsplit(path).path) if path.startswith("file:") else path
 
 
-def _texts(column: Any, header: str, at: At) -> Any:
+def _texts(column: pa.Array, header: str, at: At) -> pa.Array:
     try:
         text = column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
