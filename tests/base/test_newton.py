@@ -32,6 +32,18 @@ def optimum(x, loss, l2, *, scaled=False, tolerance=TIGHT):
     return design.linear(minimise(design, loss, weights, start, tolerance=tolerance))
 
 
+def test_parts_of_features_are_scaled_apart():
+    """Oracle: the formula, by NumPy; a heavier part counts as larger features do."""
+    x, _ = draw(60, seed=4)
+    spread = x.numpy().std(0)
+    parts = [np.sqrt((own**2).mean()) for own in (spread[:3], spread[3:])]
+    typical = np.repeat([parts[0], parts[1] / 2], [3, 4])
+    scale = Design.of(x.numpy(), parts=((3, 1.0), (4, 2.0))).scale
+    np.testing.assert_allclose(scale, np.sqrt(spread * typical), rtol=1e-12)
+    plain = np.sqrt(spread * np.sqrt((spread**2).mean()))
+    np.testing.assert_allclose(Design.of(x).scale, plain, rtol=1e-12)
+
+
 @pytest.mark.parametrize("rows", [200, 5])  # more rows than features, and fewer
 @pytest.mark.parametrize("l2", [1e-2, 1.0, 100.0])
 def test_the_optimum_is_scikit_learns(rows, l2):
