@@ -7,5 +7,6 @@ spawned one does.
 
 import multiprocessing
 
-multiprocessing.set_forkserver_preload(["labelwise.shards", "labelwise.training.run", "pytest"])
+PRELOADED = ["labelwise.shards", "labelwise.training.run", "labelwise.papers.jobs", "pytest"]
+multiprocessing.set_forkserver_preload(PRELOADED)
 QUICK = multiprocessing.get_context("forkserver")

@@ -56,12 +56,6 @@ def program(arguments, **options):
     return subprocess.run([sys.executable, *arguments], **told, **options)
 
 
-def test_the_shell_can_complete_a_verb():
-    completing = {"_LABELWISE_COMPLETE": "complete_bash", "COMP_WORDS": "labelwise ca"}
-    done = program(["-m", "labelwise"], env=os.environ | completing | {"COMP_CWORD": "1"})
-    assert done.stdout.split() == ["calibrate"]
-
-
 def commands():
     """Yield every command with its path, such as ``data split``."""
     root = typer.main.get_command(app)

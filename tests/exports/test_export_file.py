@@ -477,39 +477,6 @@ def test_names_cannot_steer_the_terminal(honest, forged):
     assert not set(done.output) & set("\x1b\u202e\x00\x07")
 
 
-WITHOUT_TORCH = """
-import sys
-for slow in ("torch", "labelwise.tables", "pyarrow.compute"):
-    sys.modules[slow] = None  # whoever imports it now gets an error
-from labelwise.cli.app import app
-app(sys.argv[1:], prog_name="labelwise")
-"""
-
-
-def test_predict_answers_without_torch_what_the_engine_answers(honest, tmp_path):
-    path, photos, out = honest, tmp_path / "photos", tmp_path / "without.jsonl"
-    photos.mkdir()
-    for row, picture in enumerate(pictures(6).pixels):
-        Image.fromarray(picture).save(photos / f"{row}.png")
-    noise = np.random.default_rng(0).integers(0, 256, (40, 60, 4), np.uint8)
-    Image.fromarray(noise).save(photos / "alpha.png")
-    (photos / "broken.jpg").write_bytes(b"no picture")
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, "predict", path, photos, "-o", out],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1, done.stderr  # one photo cannot be read
-    assert "7 of 8 images predicted" in done.stdout
-    found = [json.loads(line) for line in out.read_text().splitlines()]
-    (part,) = score(OnnxModel.load(path), PictureImages(sorted(photos.iterdir())))
-    for row, answer in zip(found, part.answers(), strict=True):
-        assert (row["path"], row.get("error")) == (answer.id, answer.error)
-        assert tuple(row.get("labels", ())) == answer.labels
-        np.testing.assert_allclose(list(row.get("probs", {}).values()), answer.probs, atol=1e-6)
-    assert 0 < sum(len(row.get("labels", ())) for row in found) < 5 * 7
-
-
 def test_logits_that_are_not_finite_are_an_error(honest, forged):
     def spoilt(graph):
         (bias,) = (one for one in graph.initializer if one.name.endswith("classifier.bias"))

@@ -22,7 +22,7 @@ import torch
 from band_files import dicom, npy, tiff
 from damaging import EXAMPLES, STRANGE, archive, changed, cut, damaged, parquet
 from forged import rewrite
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from labelling_setup import labelling
 from limited import limited
@@ -611,6 +611,7 @@ SENT = (
     ("POST", "/label-studio/predict", {"tasks": [{"id": 1, "data": {"image": "0.png"}}]}),
     ("POST", "/api/v1/models/model/reload", {}),
     ("POST", "/api/v1/session", {"token": "a"}),
+    ("POST", "/api/v1/models/model/predict", {"pictures": ["data:image/png;base64,AAAA"]}),
     ("POST", "/api/v1/check/undo", {"q": "dog", "wrong_at_most": 0.2, "top": 2, "who": "a"}),
     ("POST", "/label-studio/setup", {"schema": "<View/>"}),
 )
@@ -644,24 +645,32 @@ def server(library):
         yield client, client.get(f"/api/v1/search?q={LABELS[0]}")["hits"][0]["id"]
 
 
-def request(draw, photo):
-    """Return the bytes of a request, sound or damaged."""
-    method, path, body = draw(st.sampled_from((*SENT, *(("GET", path, None) for path in GETS))))
-    content = b"" if body is None else json.dumps(changed(draw, body)).encode()
-    if draw(st.integers(0, 5)) == 0:
-        method, path, content = "POST", "/api/v1/predict", cut(draw, encoded())
+def request(method, path, content, photo):
+    """Return the bytes of a request."""
     kind = "image/png" if path == "/api/v1/predict" else KIND["Content-Type"]
     lines = [f"{method} {path.format(photo)} HTTP/1.1", "Host: 127.0.0.1", f"Content-Type: {kind}"]
     lines += [f"Content-Length: {len(content)}", "Connection: close", "", ""]
-    whole = "\r\n".join(lines).encode() + content
-    return draw(st.sampled_from((whole, cut(draw, whole))))
+    return "\r\n".join(lines).encode() + content
 
 
-@settings(EXAMPLES, max_examples=max(60, EXAMPLES.max_examples))
+REQUESTS = (*SENT, *(("GET", path, None) for path in GETS))
+
+
+@pytest.mark.parametrize("sent", REQUESTS, ids=lambda sent: f"{sent[0]} {sent[1]}")
+@EXAMPLES
 @given(data=st.data())
-def test_any_request_has_an_answer_that_is_no_mistake_of_the_server(server, data):
-    client, photo = server
-    content = request(data.draw, photo)
+def test_any_request_has_an_answer_that_is_no_mistake_of_the_server(server, sent, data):
+    """Each as it should be; with another body, or with a picture; and damaged."""
+    (client, photo), (method, path, body) = server, sent
+    bodies = (body, body if body is None else changed(data.draw, body))
+    contents = (b"" if body is None else json.dumps(one).encode() for one in bodies)
+    whole, other = (request(method, path, content, photo) for content in contents)
+    picture = request("POST", "/api/v1/predict", cut(data.draw, encoded()), photo)
+    for content in (whole, other, picture, cut(data.draw, whole)):
+        is_answered(client, content)
+
+
+def is_answered(client, content):
     with socket.create_connection(("127.0.0.1", client.port), PATIENCE) as connection:
         with suppress(OSError):
             connection.sendall(content)

@@ -17,6 +17,8 @@ import pytest
 import typed
 from quick_processes import QUICK
 from shard_setup import (
+    Counting,
+    Large,
     answers,
     hashes,
     picture,
@@ -192,23 +194,6 @@ def test_another_question_is_refused(model, photos, whole, tmp_path):
         run(model, photos, tmp_path)
 
 
-class Counting:
-    """Notes its shards in a folder; those of ``deadly`` kill their worker so many times."""
-
-    def __init__(self, folder, deadly):
-        self.folder, self.deadly = folder, deadly
-
-    def start(self):
-        def work(shard):
-            before = len(list(self.folder.glob(f"{shard}-*")))
-            (self.folder / f"{shard}-{before}").touch()
-            if before < self.deadly.get(shard, 0):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return shard
-
-        return work
-
-
 def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.shards.engine.SPAWN", QUICK)
     work, done = Counting(tmp_path, deadly={1: 1, 7: 9}), []
@@ -217,16 +202,6 @@ def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path, monkeypat
     assert sorted(done) == [*range(5)]
     assert len(list(tmp_path.glob("[0-6]-*"))) == 6
     assert len(list(tmp_path.glob("7-*"))) == ATTEMPTS
-
-
-class Large:
-    """A task that no pipe holds at once."""
-
-    def __init__(self):
-        self.content = bytes(1 << 20)
-
-    def start(self):
-        return lambda shard: (shard, len(self.content))
 
 
 def test_a_worker_that_dies_before_it_has_its_task_is_replaced(monkeypatch):
