@@ -28,8 +28,9 @@ class Targets:
         return self.each(lambda values: values[chosen])
 
     def each(self, change: "Callable[[Tensor], Tensor]") -> "Targets":
-        given = (self.labels, self.observed, self.index)
-        return Targets(*(None if values is None else change(values) for values in given))  # type: ignore[arg-type]
+        observed = None if self.observed is None else change(self.observed)
+        index = None if self.index is None else change(self.index)
+        return Targets(change(self.labels), observed, index)
 
 
 @dataclass(frozen=True)

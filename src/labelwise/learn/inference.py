@@ -33,8 +33,8 @@ def launch(values: tuple[Tensor, ...], device: torch.device) -> Waiting:
     hosts = [torch.empty_like(value, device="cpu", pin_memory=True) for value in values]
     for host, value in zip(hosts, values, strict=True):
         host.copy_(value, non_blocking=True)
-    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
+    copied = torch.cuda.Event()
+    copied.record(torch.cuda.current_stream(device))
 
     def wait() -> tuple[Tensor, ...]:
         copied.synchronize()
@@ -49,7 +49,7 @@ def captured(network: Network, example: Tensor) -> Network:
         held = example.clone(memory_format=torch.preserve_format)
         with torch.cuda.device(held.device):
             current = torch.cuda.current_stream()
-            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            beside = torch.cuda.Stream()
             beside.wait_stream(current)
             with torch.cuda.stream(beside):
                 network(held)  # libraries set themselves up, constants are sent

@@ -141,7 +141,7 @@ class WeightAverage:
     def update(self, model: Model) -> None:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        move = get_ema_multi_avg_fn(decay)
         move(_floats(self.model), _floats(model), self.updates)
         for buffer, source in zip(self.model.buffers(), model.buffers(), strict=True):
             if not buffer.is_floating_point():

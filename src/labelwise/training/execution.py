@@ -58,7 +58,7 @@ def autocast(device: torch.device, precision: torch.dtype | None) -> torch.autoc
 
 
 def _cpu_computes_bfloat16() -> bool:
-    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    there = torch.backends.mkldnn.is_available()
     return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -97,7 +97,7 @@ def accelerated(
 
     def loss(images: Tensor, targets: Targets) -> Tensor:
         if compiled and graphs:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            torch.compiler.cudagraph_mark_step_begin()
         return run(images, targets.labels, targets.observed, targets.index)
 
     return loss

@@ -77,7 +77,7 @@ class Loop:
         model.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         objective.to(self.device)
         if self.world > 1 and self.device.type == "cuda":
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         optimizer = make_optimizer(model, objective, self.recipe.optimizer)
         average = WeightAverage(model, self.recipe.ema) if self.recipe.ema else None
         self.state = TrainingState(
