@@ -275,8 +275,9 @@ def picture(known: dict[str, dict[str, Goal]]) -> str:
         for name, goal in some.items():
             if goal.ratio is None:
                 continue
-            found = next((one[name] for one in results if name in one), None)
-            if found is not None:
+            there = [one[name] for one in results if name in one]
+            if there:
+                found = max(there, key=lambda one: one["date"])  # measured last
                 met = goal.is_met(found["ours"], found["peer"])
                 bars.append((goal, goal.ratio_of(found["ours"], found["peer"]) or 0.0, met))
     ends = [value for goal, ratio, _ in bars for value in (goal.ratio, ratio) if value]

@@ -2,9 +2,9 @@
 
 Labels are in 3 % of the photos. Times are the median wall-clock milliseconds of a query whose
 columns were used before. "best" is the first search of an index on disk, with a label per column,
-until the best 50 are known, and the same search again. "similar" are the nearest photos by all
-cosines. More was measured by this program at `6d9d65b5`: whole columns, SQLite, graphs of
-neighbours, indexing; and at `03689262` queries that are no sum, beside DuckDB.
+until the best 50 are known, and the same search again. More was measured by this program: nearest
+photos at `e2bcf06e`; whole columns, SQLite, graphs of neighbours and indexing at `6d9d65b5`; and
+queries that are no sum, beside DuckDB, at `03689262`.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from labelwise.learn.methods import link_to_spec, rule_to_spec
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, ModelSpec
 from labelwise.photos import Index
-from labelwise.photos.embeddings import Projection, farthest_rows
 from labelwise.photos.index import IndexFacts
 from labelwise.photos.query import answer
 from labelwise.photos.topk import ranking_of
@@ -34,6 +33,7 @@ from labelwise.pictures import Transform
 from labelwise.queries import Query, bind
 
 TOP = 50
+LABELS = ("dog", "beach", "cat", "car")
 
 
 def milliseconds(call, repeats=15):
@@ -47,26 +47,6 @@ def milliseconds(call, repeats=15):
 
 def line(part, rows, who, value, goal=""):
     print(f"{part:11s} {rows:>11,}  {who:28s} {value:10.2f} ms  {goal}", flush=True)
-
-
-def similar(rows, features):
-    """Real features, or random ones, are repeated with small changes until there are enough."""
-    random = np.random.default_rng(0)
-    if features is None:
-        features = random.standard_normal((20_000, 256))
-    real = Projection.fitted(features[:4096].astype(np.float32))(features.astype(np.float32))
-    vectors = np.tile(real, (-(-rows // len(real)), 1))[:rows]
-    vectors += 0.02 * random.standard_normal(vectors.shape).astype(np.float16)
-    target, none = vectors[7].astype(np.float64), np.empty(0, np.int64)
-    ours, (found, _) = milliseconds(lambda: farthest_rows(target, vectors, TOP, none), 5)
-    whole = vectors.astype(np.float32)
-    peer, expected = milliseconds(lambda: np.argpartition(-(whole @ whole[7]), TOP)[:TOP], 5)
-    assert len({*found.tolist()} & {*expected.tolist()}) >= TOP - 1
-    line("similar", rows, "labelwise", ours)
-    line("similar", rows, "numpy, embeddings in 32 bits", peer, f"{peer / ours:.1f}x")
-
-
-LABELS = ("dog", "beach", "cat", "car")
 
 
 def whole_index(rows, folder):
@@ -146,17 +126,10 @@ def make_index(rows, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=float, nargs="*", default=[1e6, 1e7])
-    parser.add_argument("--similar", type=float, default=1e6, help="rows of embeddings")
-    parser.add_argument("--features", type=Path, help="a .npz file with real features")
     arguments = parser.parse_args()
     for rows in map(int, arguments.rows):
         with tempfile.TemporaryDirectory() as folder:
             whole_index(rows, Path(folder) / "photos.index")
-    features = None
-    if arguments.features is not None:
-        features = np.load(arguments.features, allow_pickle=False)["features"]
-    if arguments.similar:
-        similar(int(arguments.similar), features)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ DRAWN = (  # in the figure, below bce
     *("asl-official", "spa", "two-way", "softmax", "quasibinary"),
     *("an", "wan", "epr", "role", "ll-r", "average-k"),
 )
-LEFT, PANEL, ROW, TOP = 100, 190, 20, 46  # of the figure, in pixels
+LEFT, PANEL, ROW, TOP = 100, 212, 20, 46  # of the figure, in pixels
 LOWEST, HIGHEST = -12.0, 4.0  # points of mAP that a panel shows
 COLOUR, CIRCLE, BEYOND = "#2b6cb0", "M-3 0 A3 3 0 1 0 3 0 A3 3 0 1 0 -3 0", "M0 -4 L-5 0 L0 4 Z"
 
@@ -334,9 +334,8 @@ def gap_to_bce(cells: Sequence[SurveyCell], method: str) -> tuple[float, float]:
 def figure(cells: Sequence[SurveyCell]) -> str:
     """Return an SVG: the gap of methods to bce, a panel for each kind of labels, with intervals."""
     width, height = LEFT + PANEL * len(CELLS) + 10, TOP + ROW * len(DRAWN) + 30
-    lines = [
-        _text(8, 16, "mAP beside bce, points; mean over data sets and its 95 % interval", "bold")
-    ]
+    title = "mAP beside bce, points; mean over data sets and its 95 % interval"
+    lines = [_text(8, 16, f"{title}; a triangle: below {LOWEST:g}", "bold")]
     lines += [_text(8, TOP + ROW * (n + 0.7), name) for n, name in enumerate(DRAWN)]
     for number, (kind, words) in enumerate(CELLS.items()):
         left = LEFT + PANEL * number

@@ -1,7 +1,7 @@
 """Features for the survey, as files that `--source NAME=features:FILE` reads.
 
     python benchmarks/survey_features.py DATA FOLDER
-    python benchmarks/survey_features.py DATA FOLDER photos     for benchmarks/survey_finetuned.py
+    python benchmarks/survey_features.py DATA FOLDER photos     for networks that are fine-tuned
 
 DATA holds Parquet files of photos (COCO, CIFAR-100, CIFAR-10H), of captions with the features of
 their photos, and Mulan's scene.npz, and ``weights``. Photos go through EfficientNet-Lite0: 3,600 of
