@@ -1176,6 +1176,9 @@ def mark_points(counts: Mapping[str, int], given: TableOptions) -> list[RoleChoi
     if rest == ["/"] and not strong:
         phrase = "levels: a/b means a too"
         found.append(RoleChoice(TableOptions(levels="/"), phrase, phrase, False))
+    single = [m for m in rest if (by := evidence(units, [m])).full >= 0.5 and by.alone]
+    if len(rest) > 1 and len(single) == 1 and single != commas:
+        found.append(_by_marks(texts, [*strong, *single], False))
     if commas and len(rest) > len(commas):
         found.append(_by_marks(texts, [*strong, *commas], False))
     found.append(_by_marks(texts, strong or ["|"], False))

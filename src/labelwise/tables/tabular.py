@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from io import SEEK_END
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, cast
 
@@ -629,9 +629,9 @@ class _Reader:
         """Return the columns of a photo's folder and name, where its file is found so alone."""
         by_name = {cells.name: cells for cells in look.columns}
         path = find_columns([*by_name], look.where, options, look.text_only).path
-        photo = by_name[path].texts[:1] if path and not options.columns_of("path")[1:] else []
-        for name, cells in by_name.items() if photo else ():
-            file = f"{photo[0].replace(chr(92), '/')}{options.extension or ''}"
+        photos = by_name[path].texts[:SHOWN] if path and not options.columns_of("path")[1:] else []
+        for (name, cells), photo in product(by_name.items(), photos):
+            file = f"{photo.replace(chr(92), '/')}{options.extension or ''}"
             folder = cells.texts[0].replace(chr(92), "/") if cells.texts else ""
             there = name != path and folder and is_file(self.base / folder / file)
             if there and not is_file(self.base / file):

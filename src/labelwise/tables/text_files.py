@@ -141,7 +141,7 @@ def _evened(rows: Rows) -> Rows:
         return [] if photos == named else [["path" if photos else "", *header], *rows[1:]]
     places = {next((n for n, cell in enumerate(row) if _is_photo(cell)), -1) for row in rows[1:]}
     headless = any(_is_photo(header[place]) for place in places & {0, 1} if place < width)
-    labels_last = folded(header[-1]) in LIKELY_LABELS and len(places) == 1 and max(places) >= 0
+    labels_last = folded(header[-1]) in LIKELY_LABELS and places == {0} and width == 2
     longer = sum(len(row) > width for row in rows)
     headed = labels_last and min(widths) == width and 4 * longer >= len(rows)
     if not (widths == {width} or (len(places) == 1 and headless) or headed):
