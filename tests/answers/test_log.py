@@ -228,3 +228,15 @@ def test_a_spreadsheet_separates_cells_in_its_own_way(tmp_path, separator):
     with (tmp_path / "answers.csv").open("w", encoding="utf-8-sig", newline="") as stream:
         csv.writer(stream, delimiter=separator).writerows(rows)
     assert read_answers(tmp_path / "answers.csv") == {"größe, neu;1.jpg": "yes"}
+
+
+def test_a_file_that_is_too_large_for_a_log_is_not_read(tmp_path):
+    """A terabyte of nothing, which no memory holds: neither its lines are read nor its end."""
+    path = tmp_path / "answers.jsonl"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    for use in (lambda log: log.lines(), lambda log: log.append([])):
+        with pytest.raises(
+            DataError, match=r"answers\.jsonl must have at most 2,147,483,648 bytes"
+        ):
+            use(AnswerLog(path))

@@ -123,6 +123,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, warm_commands):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["killed"], result["same_metrics"]) == (result["whole"], True)
+    assert result["files"][0].count("checkpoint/N") == 1
     assert result["files"][0] == result["files"][1]  # no checkpoint more than without a kill
     assert any(0 < step < result["all_steps"] for step in result["steps"]), result["steps"]
 

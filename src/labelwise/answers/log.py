@@ -58,6 +58,7 @@ ANSWER_WORDS: dict[str, Answer] = {
 HEADER = b'{"labelwise": "answers", "version": 1}\n'
 START = zlib.crc32(HEADER)  # what the checksums of lines run on from
 NO_FILE = -1
+MOST = 1 << 31  # bytes, of some ten million answers
 SEAL = len(b', "sum": "00000000"}')
 AS_ANSWER = {word: word for word in ("yes", "no", "unsure", "undo")} | {
     "present": "yes", "absent": "no", "unknown": "unsure", "withdrawn": "undo", "undone": "undo",
@@ -141,7 +142,7 @@ class AnswerLog:
         """Return all lines in order: the same list, which grows, unless the file was replaced."""
         with self.lock:
             try:
-                require_regular(self.path)
+                self._require_log()
                 with self.path.open("rb") as stream:
                     inode, size = os.fstat(stream.fileno()).st_ino, stream.seek(0, os.SEEK_END)
                     if inode == self._inode and self._own and size >= self._size:
@@ -220,9 +221,15 @@ class AnswerLog:
                 "from a copy, or move them away"
             ) from None
 
+    def _require_log(self) -> None:
+        """Raise unless the file can be a log, before any of it is read."""
+        require_regular(self.path)
+        if self.path.exists() and (size := self.path.stat().st_size) > MOST:
+            raise DataError(f"{self.path} must have at most {MOST:,} bytes, got {size:,}")
+
     def is_own(self) -> bool:
         try:
-            require_regular(self.path)
+            self._require_log()
             with self.path.open("rb") as stream:
                 return stream.read(len(HEADER)) == HEADER
         except OSError:
@@ -240,7 +247,7 @@ class AnswerLog:
 
     def _appended(self, lines: Sequence[Line]) -> bool:
         """Append under the lock; False where the file had to be converted, or was by another."""
-        require_regular(self.path)
+        self._require_log()
         self.path.touch()
         before = self.path.stat().st_ino
         with locked(self.path):
