@@ -279,7 +279,6 @@ def main() -> None:
     parser.add_argument("sets", nargs="*")
     parser.add_argument("--default", type=Path, help="the draws of default.py")
     parser.add_argument("--photos", type=Path, help="COCO and CIFAR-100, packed")
-    parser.add_argument("--parts", nargs="+", choices=("cells", "tuned", "foreign", "warns"))
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     kept = json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else {"made": {}}
@@ -290,10 +289,9 @@ def main() -> None:
         for name, make in (("tuned", tuned), ("foreign", false_tags), ("warns", warned)):
             parts[name] = partial(make, given.photos)
     for name, run in parts.items():
-        if not given.parts or name in given.parts:
-            kept[name] = run()
-            kept["made"][name] = f"`{commit()}`, {cpu_count()} cores, {platform.machine()}"
-            KEPT.write_text(json.dumps(kept) + "\n", "utf-8")
+        kept[name] = run()
+        kept["made"][name] = f"`{commit()}`, {cpu_count()} cores, {platform.machine()}"
+        KEPT.write_text(json.dumps(kept) + "\n", "utf-8")
     (ROOT / "evidence" / "beside.md").write_text(page(kept), "utf-8")
 
 

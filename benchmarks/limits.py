@@ -74,27 +74,19 @@ class Goal:
     rate: bool = False
     ratio: float | None = None
     at_most: float | None = None
-    at_least: float | None = None
     why: str | None = None  # where it is missed or not measured
     short: str | None = None  # in the picture
 
     def __post_init__(self) -> None:
-        given = [self.ratio, self.at_most, self.at_least]
-        if sum(one is not None for one in given) != 1 or (self.ratio is None) != (
+        if (self.ratio is None) == (self.at_most is None) or (self.ratio is None) != (
             self.peer is None
         ):
-            raise ValueError(
-                f"{self.name} must have one goal: at_most, at_least, or ratio with a peer"
-            )
+            raise ValueError(f"{self.name} must have one goal: at_most, or ratio with a peer")
 
     def words(self) -> str:
         if self.ratio is not None:
             return f"ratio ≥ {self.ratio:g}"
-        return (
-            f"≤ {self.at_most:g} {self.unit}"
-            if self.at_most is not None
-            else f"≥ {self.at_least:g}"
-        )
+        return f"≤ {self.at_most:g} {self.unit}"
 
     def ratio_of(self, ours: float, peer: float | None) -> float | None:
         """Return how many times as good ours is, None without a peer."""
@@ -106,7 +98,7 @@ class Goal:
         if self.ratio is not None:
             ratio = self.ratio_of(ours, peer)
             return ratio is not None and ratio >= self.ratio
-        return ours <= self.at_most if self.at_most is not None else ours >= self.at_least
+        return ours <= self.at_most
 
 
 def goals() -> dict[str, dict[str, Goal]]:

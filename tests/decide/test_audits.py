@@ -116,6 +116,19 @@ def test_unsure_counts_as_wrong_for_the_guarantee_alone():
     assert (audit.precision(0).high, strict.precision(0).high) == (1.0, 0.8)
 
 
+def test_what_nobody_could_tell_may_have_been_right():
+    """The same answers with "no" for "unsure": the upper end is lower by the unsure ones alone."""
+    audit, strict = Audit([2000]), Audit([2000])
+    for value in ["yes", "yes", "unsure", "no"] * 20:
+        if audit.question is not None:
+            audit.answer(value)
+            strict.answer("no" if value == "unsure" else value)
+    told, plain = audit.precision(0), strict.precision(0)
+    assert told.unsure > 1
+    assert told.high == pytest.approx(plain.high + told.unsure / 2000)
+    assert told.low == pytest.approx(plain.low)
+
+
 def test_small_tables_are_known_and_a_wrong_tag_is_dropped():
     for sizes in ([1], [1, 1, 1], [2, 5]):
         audit = answered(Audit(sizes), [np.ones(n, bool) for n in sizes])
