@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageEnhance
+from PIL import Image, ImageEnhance
 from tiny_predictor import encoded
 
 from labelwise.pictures import duplicates as module
@@ -205,25 +205,6 @@ def test_smooth_photos_that_look_alike_from_afar_are_not_copies():
     assert evidence(Pattern.of(one), Pattern.of(other)) < LINE
     again = Pattern.of(recompressed(one))
     assert evidence(Pattern.of(one), again) >= LINE
-
-
-def tower(seed):
-    """Return a tower under a sky: all towers share their outline and, faintly, their windows."""
-    outline, windows = Image.new("L", (240, 240)), Image.new("L", (240, 240), 40)
-    draw = ImageDraw.Draw(windows)
-    ImageDraw.Draw(outline).polygon([(90, 240), (90, 90), (120, 20), (150, 90), (150, 240)], 255)
-    for row in range(40, 240, 16):
-        draw.rectangle((90, row, 150, row + 6), fill=200)
-    picture = smooth(seed).convert("L")
-    picture.paste(Image.blend(scene(100 + seed).convert("L"), windows, 0.2), (0, 0), outline)
-    return picture
-
-
-@pytest.mark.parametrize("seed", [3, 7, 9])
-def test_two_towers_that_agree_a_little_all_over_are_not_copies(seed):
-    one, other = (Pattern.of(tower(number)) for number in (seed, seed + 1))
-    assert evidence(one, other) < LINE
-    assert evidence(one, Pattern.of(recompressed(tower(seed)))) >= LINE
 
 
 def test_pictures_of_few_pixels_are_too_small_to_tell_and_small_copies_are_found():
