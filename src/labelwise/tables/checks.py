@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from stat import S_ISREG
 from typing import Literal, get_args
@@ -227,6 +227,13 @@ def without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     if there.all():
         return _named_once(table, files) if images is table.images else table
     missing = np.flatnonzero(~there)
+    for name, mark in product((images.ids[row] for row in missing.tolist()), ";,|+&–- "):
+        parts = [part.strip() for part in name.split(mark) if part.strip()]
+        places = [os.path.join(images.root, part) for part in parts]
+        end = posixpath.splitext(name)[1]
+        if parts[1:] and all(_file_number(p) or _file_number(p + end) for p in places):
+            rule = "names several photos; write one row for each"
+            raise DataError(f"{table.name}: {name!r} {rule}")
     first = [images.ids[row] for row in missing[:SHOWN].tolist()]
     shown = ", ".join(map(repr, first)) + ", ..." * (len(missing) > SHOWN)
     total, are = counted(len(images), "image"), "is" if len(missing) == 1 else "are"

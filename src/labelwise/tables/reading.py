@@ -60,6 +60,7 @@ from labelwise.tables.words import (
     PATH_HEADERS,
     PRESENT,
     RECORDS,
+    SCENES,
     SPLIT_NAMES,
     STATES,
     SURELY_NO_LABEL,
@@ -82,7 +83,7 @@ FREE_TEXT = 30  # letters of a cell that is a sentence and no label
 STRONG = (";#", "\\n", "<br>", "<br/>", "<br />", "|", ";", "；", "、", "،")
 COMMAS = (",", "，", "\t", "\n")
 SOFT = ("·", "•", "\\", ":", "~", " - ", " – ", " — ")
-WEAK = ("/", "+", "#", "&", " and ", " und ", " et ", " y ", " und/oder ")
+WEAK = ("/", "+", "#", "&", ">", "→", " and ", " und ", " et ", " y ", " und/oder ")
 MARK_NAMES = {"\t": "a tab", "\n": "a line end", " ": "a blank"}
 NUMBER = re.compile(r"[-+]?[0-9]*[.,]?[0-9]+(e[-+]?[0-9]+)?\s*%?", re.IGNORECASE)
 CODES = re.compile(r"\d+([ |,;]+\d+)+")  # class numbers, several in a cell
@@ -579,14 +580,15 @@ def _of_named(named: Sequence[str], free: _Free, headless: bool) -> list[RoleCho
     alike = _sharing(named, free)
     if not alike or len(found) > 1:
         return found
-    # One reading leaves such columns out, and in another they say what is not known.
+    # One reading leaves such columns out, and in others they say labels, or what is not known.
     role = free.named_roles(named, rivals=True)[0]
     found = [replace(role, phrase=f"{role.phrase}; {_left_out(alike)}", clear=False)]
     if len(alike) == 1 and not UNSURE.isdisjoint(name_parts(alike[0])):
         unknown = TableOptions(columns={"unknown": alike[0]})
         phrase = f"{role.phrase}; those in {alike[0]!r} are unknown"
         found.insert(0, RoleChoice(role.options.over(unknown), phrase, clear=False))
-    return found
+    scenes = [name for name in alike if not SCENES.isdisjoint(name_parts(name))]
+    return [*found, *([free.labels_in([*named, *scenes], False)] if scenes else [])]
 
 
 def _may_be_merged(free: _Free, cells: Cells) -> bool:
@@ -607,7 +609,10 @@ def _sharing(named: Sequence[str], free: _Free) -> list[str]:
         for name, parts in words.items()
         if name not in named
         and free.kinds[name] in ("labels", "lists")
-        and (2 * len(parts & labels) >= len(parts) or not CORRECTED.isdisjoint(name_parts(name)))
+        and (
+            2 * len(parts & labels) >= len(parts)
+            or not (CORRECTED | SCENES).isdisjoint(name_parts(name))
+        )
     ]
 
 
@@ -1040,6 +1045,7 @@ PERHAPS = re.compile(
     r"|.+ \((?:high|medium|low|(?:un)?sure|(?:un)?certain|(?:un)?sicher|probabl[ey]|possibl[ey])\)",
     re.IGNORECASE,
 )
+EMOJI = re.compile("[☀-➿🌀-🫿](?:[\ufe0f🏻-🏿]|\u200d.)*")
 BULLET = re.compile(r"(?:[-*•]|\d+[.)])\s+\S")
 
 
@@ -1060,6 +1066,9 @@ def _refuse_beside(parts: Iterable[str], where: str) -> None:
     ]
     perhaps = [p for p in found if (word := PERHAPS.fullmatch(p)) and word[1] in {*found, None}]
     photos = [p for p in found if Path(p).suffix.lower() in IMAGE_SUFFIXES]
+    signs = {part: EMOJI.findall(part) for part in found}
+    shared = Counter(sign for emoji in signs.values() for sign in {*emoji})
+    joined = [p for p in found if len(signs[p]) > 1 and any(shared[s] > 1 for s in signs[p])]
     several = len({*amounts.values()}) < len(amounts) or len(amounts) > 2
     if several and 2 * len(amounts) >= len(found):
         what, shown = "a number beside a label", next(iter(amounts))
@@ -1073,6 +1082,8 @@ def _refuse_beside(parts: Iterable[str], where: str) -> None:
         what, shown = "a label that is not certain", perhaps[0]
     elif photos:
         what, shown = "the name of a photo", photos[0]
+    elif joined:
+        what, shown = "several signs without a mark between them", joined[0]
     elif either:
         what, shown = "labels of which one is meant", either[0]
     else:
@@ -1143,7 +1154,11 @@ def mark_points(counts: Mapping[str, int], given: TableOptions) -> list[RoleChoi
         return _marks_of_names(texts, {*given.names})
     strong = _marks_in(texts, STRONG, levels)
     units = [*{unit for text in texts for unit in split_text(text, strong)}] if strong else texts
-    units = [unit for unit in units if not no_label(unit)]
+    units = [
+        unit
+        for unit in units
+        if not no_label(unit) or not {*units}.isdisjoint({*split_text(unit, marks)} - {unit})
+    ]
     commas = _marks_in(units, COMMAS, levels)
     weak = _marks_in(units, WEAK, levels)
     if not strong and any(text.startswith("#") for text in texts) and "#" not in weak:
@@ -1173,9 +1188,9 @@ def mark_points(counts: Mapping[str, int], given: TableOptions) -> list[RoleChoi
             [_by_marks(texts, [*strong, *rest], False)] if commas else []
         )
     found = [_by_marks(texts, [*strong, *rest], False)]
-    if rest == ["/"] and not strong:
-        phrase = "levels: a/b means a too"
-        found.append(RoleChoice(TableOptions(levels="/"), phrase, phrase, False))
+    if rest in (["/"], [">"], ["→"]) and not strong:
+        phrase = f"levels: a{rest[0]}b means a too"
+        found.append(RoleChoice(TableOptions(levels=rest[0]), phrase, phrase, False))
     single = [m for m in rest if (by := evidence(units, [m])).full >= 0.5 and by.alone]
     if len(rest) > 1 and len(single) == 1 and single != commas:
         found.append(_by_marks(texts, [*strong, *single], False))
@@ -1256,6 +1271,8 @@ def blank_points(
                 replace(_by_marks([], [joint]), note="", clear=False),
                 _by_marks([], ["|"], clear=False),
             ]
+    if any(({*name.split("_")} - {name}) & {*parts} for name in parts):
+        return [_by_marks([], [mark], clear=False) for mark in ("|", "_")]
     holding = [(name, word) for name in parts for word in name.split() if word in parts]
     for name, word in [pair for pair in holding if pair[0] != pair[1]][:1]:
         one = f"{name!r} is read as one label, and {word!r} as another"

@@ -87,7 +87,7 @@ MAYBE_RECORDS = _listed("""
     number, temperature, altitude, elevation, size, rating, stars, order, train, valid, score, row,
     no, nr, part, phase, use, test, val, caption, captions, text, description, title, beschreibung,
     titel, légende, descripción, box, any, flagged, duplicate, cluster, make, model, frame, seq,
-    version, subject, plot, moon, mond, lens, orientation, exposure, institution
+    version, subject, plot, moon, mond, lens, orientation, exposure, institution, timeofday
 """)
 # Words that a record's name consists of, beside those above: ``patient_age``, ``observed_on``.
 RECORD_WORDS = (
@@ -139,6 +139,7 @@ UNSURE = {
     "unsicher",
     "fraglich",
 }
+SCENES = {"scene", "setting", "activity"}  # a column called so beside the labels may be some too
 CORRECTED = {
     "corrected",
     "correction",
@@ -273,7 +274,7 @@ def record_level(name: str) -> int:
     if whole in RECORDS or re.fullmatch(r"unnamed\d+", whole):
         return 2
     known = [part in RECORDS or part.rstrip("0123456789") in RECORDS for part in parts]
-    if len(parts) > 1 and any(known):
+    if len(parts) > 1 and any(known) and whole not in MAYBE_RECORDS:
         surely = all(part in RECORD_WORDS or part.isdigit() for part in parts)
         surely &= " " not in name.strip() or parts[-1] in RECORDS  # "group photo" may be a label
         ends = parts[-1] in ("id", "ids", "url", "uuid", "date", "notes", "timestamp")
