@@ -1,9 +1,11 @@
 """What verbs say, by eye: times, tables, numbers with their nouns, and names made to deceive."""
 
+import subprocess
+
 import numpy as np
 from test_app import call
 
-from labelwise.cli.text import duration, show_table
+from labelwise.cli.text import duration, quoted, show_table
 
 
 def test_times_are_told_in_the_unit_people_would_use():
@@ -36,3 +38,14 @@ def test_escape_sequences_in_labels_never_reach_the_terminal(tmp_path, monkeypat
     assert not {*shown.out, *shown.err} & {*"\x1b\x07\u202e\x9b"}
     assert "[bold red]cat[/]" in shown.out
     assert "dog\\x1b[2J" in shown.out
+
+
+def test_a_next_line_names_what_begins_with_a_dash_as_a_path(tmp_path, monkeypatch):
+    """Oracle: the shell opens the same file by the word; options stay as they were typed."""
+    monkeypatch.chdir(tmp_path)
+    name = "-my $(touch x) 'run'\n"
+    (tmp_path / name).write_text("found")
+    shown = quoted("-o", name)
+    assert shown.startswith("-o ")
+    opened = ["bash", "-c", f"cat {shown.removeprefix('-o ')}"]
+    assert subprocess.run(opened, capture_output=True, text=True, check=True).stdout == "found"

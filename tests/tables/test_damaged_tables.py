@@ -6,16 +6,20 @@ A night (``make fuzz``) tries 10,000 of them.
 import os
 import random
 import tempfile
+import zipfile
 from contextlib import suppress
 from pathlib import Path
+from time import process_time
 
+import pytest
 from corpus_runner import FOLDER, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limited import limited
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.tables import load
+from labelwise.tables.text_files import workbook_as_csv
 
 NIGHT = "LABELWISE_FUZZ_SEED" in os.environ
 CELLS = (
@@ -60,3 +64,25 @@ def test_no_table_ends_in_anything_but_a_reading_or_one_error_of_ours(damaged):
         if read is not None:
             assert len(read)
             assert len(read.space)
+
+
+def test_a_workbook_of_empty_cells_is_not_unfolded_in_memory(tmp_path):
+    """A few kB of zip say millions of cells, of 300 bytes each in memory; oracle: the sentence."""
+    table = book(tmp_path / "t.xlsx", b"<row>" + b"<c/>" * (1 << 24) + b"</row>")
+    with pytest.raises(DataError, match="the workbook is too large; save it as CSV UTF-8"):
+        workbook_as_csv(table)
+
+
+def test_a_workbook_as_wide_as_excel_writes_is_read_in_seconds(tmp_path):
+    """16,384 columns whose cells do not say where they are took 10 s a row."""
+    table = book(tmp_path / "t.xlsx", b"".join([b"<row>", b"<c><v>1</v></c>" * 16384, b"</row>"]))
+    start = process_time()
+    assert workbook_as_csv(table) == b",".join([b"1"] * 16384) + b"\r\n"
+    assert process_time() - start < 2
+
+
+def book(path: Path, rows: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as parts:
+        parts.writestr("xl/workbook.xml", "<workbook/>")
+        parts.writestr("xl/worksheets/sheet1.xml", b"<worksheet>" + rows + b"</worksheet>")
+    return path

@@ -76,7 +76,8 @@ def program() -> str:
 def quoted(*words: object) -> str:
     r"""Return words of a command line, such as paths, quoted where a shell needs it.
 
-    Of names with bytes that a terminal does not show, bash and zsh are given the bytes.
+    Of names with bytes that a terminal does not show, bash and zsh are given the bytes. A file
+    or folder with a name such as ``-x`` is called ``./-x``: verbs would take ``-x`` for an option.
 
     >>> print(quoted("a b", "caf\udce9.csv"))
     'a b' $'caf\xe9.csv'
@@ -85,6 +86,8 @@ def quoted(*words: object) -> str:
 
 
 def _quoted(word: str) -> str:
+    if word.startswith("-") and os.path.lexists(word):
+        word = f"./{word}"
     if word.isprintable():
         return shlex.quote(word)
     plain = re.compile(rb"[\w ./:=-]")

@@ -76,6 +76,7 @@ PHOTO_FIRST = re.compile(
 )
 BOOK_PARTS = re.compile(r"xl/(workbook|sharedStrings|worksheets/[^/]+)\.xml")
 LARGEST_BOOK, MOST_CELLS = 1 << 30, 1 << 27  # of a workbook: bytes, unpacked, and cells
+MOST_TAGS = 1 << 24  # of a workbook's XML: each element takes some 300 bytes of memory
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 
 
@@ -346,17 +347,16 @@ def workbook_as_csv(path: Path) -> bytes:
     """Return the one sheet of an .xlsx workbook that holds cells, as CSV with commas."""
     try:
         with zipfile.ZipFile(path) as book:
-            if sum(info.file_size for info in book.infolist()) > LARGEST_BOOK:
-                raise DataError(f"{path.name}: the workbook is too large; save it as CSV UTF-8")
-            parts = {
-                name: parse_xml(book.read(name), f"{path.name}, {name}")
-                for name in book.namelist()
-                if BOOK_PARTS.fullmatch(name)
-            }
+            fits = sum(info.file_size for info in book.infolist()) <= LARGEST_BOOK
+            names = filter(BOOK_PARTS.fullmatch, book.namelist() if fits else ())
+            texts_of = {name: book.read(name) for name in names}
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, zlib.error) as error:
         raise DataError(
             f"{path.name}: a zip file, and no table ({error}); export it again"
         ) from None
+    if not fits or sum(text.count(b"<") for text in texts_of.values()) > MOST_TAGS:
+        raise DataError(f"{path.name}: the workbook is too large; save it as CSV UTF-8")
+    parts = {name: parse_xml(text, f"{path.name}, {name}") for name, text in texts_of.items()}
     if "xl/workbook.xml" not in parts:
         raise DataError(f"{path.name}: a zip file, and no table; unpack it and give the table")
     shared = parts.get("xl/sharedStrings.xml")
@@ -383,6 +383,7 @@ def _cells_of(sheet: ElementTree.Element, texts: Sequence[str]) -> list[list[str
     rows: list[dict[int, str]] = []
     for row in sheet.findall(".//{*}row"):
         cells: dict[int, str] = {}
+        last = 0
         for cell in row.findall("{*}c"):
             place = 0
             for letter in "".join(filter(str.isalpha, cell.get("r") or "")):
@@ -392,7 +393,8 @@ def _cells_of(sheet: ElementTree.Element, texts: Sequence[str]) -> list[list[str
                 value = texts[int(value)]
             elif kind == "b":
                 value = "TRUE" if value == "1" else "FALSE"
-            cells[place or max(cells, default=0) + 1] = _text_in(cell) or value
+            last = place or last + 1
+            cells[last] = _text_in(cell) or value
         rows.append(cells)
     width = max((max(cells) for cells in rows if any(cells.values())), default=0)
     if width * len(rows) > MOST_CELLS:
