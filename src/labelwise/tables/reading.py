@@ -199,7 +199,11 @@ def readings(look: Look) -> tuple[list[Reading], bool]:
     """Return the readings of a table, best first, and whether the first one is clearly right."""
     found: list[Reading] = []
     clear = True
-    possible = [role for path in _path_roles(look) for role in _roles(look, path)]
+    possible = [
+        replace(combined((path, role), ", "), quiet=role.quiet and not path.note)
+        for path in _path_roles(look)
+        for role in _label_roles(replace(look, given=look.given.over(path.options)))
+    ]
     broken: DataError | None = None
     for role in possible:
         try:
@@ -240,13 +244,6 @@ def _points(look: Look) -> Iterator[list[RoleChoice]]:
 
 
 # Which column means what
-
-
-def _roles(look: Look, path: RoleChoice) -> Iterator[RoleChoice]:
-    """Yield what the columns may mean, best first, where this one names the photos."""
-    for role in _label_roles(replace(look, given=look.given.over(path.options))):
-        both = combined((path, role), ", ")
-        yield replace(both, quiet=role.quiet and not path.note)
 
 
 def _path_roles(look: Look) -> list[RoleChoice]:
@@ -570,7 +567,10 @@ def _of_named(named: Sequence[str], free: _Free, headless: bool) -> list[RoleCho
     """Return which columns may name the labels, where some are called so."""
     beside = [n for n, k in free.kinds.items() if re.fullmatch(r"column \d+", n) and k != "numbers"]
     found = free.named_roles(named)
-    if len(named) == 1 and _may_be_merged(free, free.columns[named[0]]):
+    cells = free.columns[named[0]]
+    photos = any(other.holds_photos and other.place > cells.place for other in free.look.columns)
+    once = "" in cells.counts and len(cells.texts) == cells.filled
+    if len(named) == 1 and photos and once:  # a cell may be merged with those below it
         return [free.labels_in(named, clear=False)]
     if beside and not headless:  # cells beyond the named column may be further labels
         every = free.texts([*named, *beside])
@@ -589,12 +589,6 @@ def _of_named(named: Sequence[str], free: _Free, headless: bool) -> list[RoleCho
         found.insert(0, RoleChoice(role.options.over(unknown), phrase, clear=False))
     scenes = [name for name in alike if not SCENES.isdisjoint(name_parts(name))]
     return [*found, *([free.labels_in([*named, *scenes], False)] if scenes else [])]
-
-
-def _may_be_merged(free: _Free, cells: Cells) -> bool:
-    """Return whether a label may stand for the rows below: once, and left of the photos."""
-    photos = any(other.holds_photos and other.place > cells.place for other in free.look.columns)
-    return photos and "" in cells.counts and len(cells.texts) == cells.filled
 
 
 def _sharing(named: Sequence[str], free: _Free) -> list[str]:
