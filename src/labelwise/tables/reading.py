@@ -1265,7 +1265,7 @@ def blank_points(
                 replace(_by_marks([], [joint]), note="", clear=False),
                 _by_marks([], ["|"], clear=False),
             ]
-    if any(({*name.split("_")} - {name}) & {*parts} for name in parts):
+    if any({*name.split("_")} <= {*parts} - {name} for name in parts):
         return [_by_marks([], [mark], clear=False) for mark in ("|", "_")]
     holding = [(name, word) for name in parts for word in name.split() if word in parts]
     for name, word in [pair for pair in holding if pair[0] != pair[1]][:1]:
