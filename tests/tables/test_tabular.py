@@ -164,7 +164,7 @@ def test_given_names_keep_their_order_and_allow_commas(folder):
     ("text", "sentence"),
     [
         ("", "the table is empty"),
-        ("path,labels\n", "the table is empty"),
+        ("path,labels\n", r"\.csv: the table is empty"),
         ("path,labels\na.jpg,x\na.jpg,y\n", "named once, got 'a.jpg' in rows 1 and 2"),
         (
             "path,labels,split\na.jpg,x,train\na.jpg,x,test\n",

@@ -100,6 +100,7 @@ class TableBuilder:
         where: str = "",
     ) -> None:
         self.columns, self.vocabulary, self.options = layout, vocabulary, options
+        self.where = where
         told = ("none", options.means_none), ("unknown", options.means_unknown)
         self.words = {w.strip().casefold(): kind for kind, words in told for w in words or ()}
         self.states = STATES | {
@@ -210,7 +211,7 @@ class TableBuilder:
     def finish(self, root: Path, name: str) -> LabelTable:
         """Return the table; image paths are relative to ``root``."""
         if not sum(len(rows.sizes) for rows in self.present):
-            raise DataError(f"{name}: the table is empty")
+            raise DataError(f"{self.where or name}: the table is empty")
         if self.split and len(self.split) != len(self.present):
             raise DataError("either all files must have a split or none")
         alike = self._look_alike(name)
